@@ -1,4 +1,4 @@
-"""The configuration of a recommendation run: what flags and files may say."""
+"""Configuration of ``python -m experiments.recommend``."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from crl_jax.data import DATASETS
 
 from . import _options as options
 from ._registry import with_flags
-from ._schema import Schema, absolute, check_seeds
+from ._schema import Schema, absolute
+from ._study_options import check_search
 from .contrasts import CONTRASTS
 from .contrasts import LOSSES as CONTRAST_LOSSES
 from .encoders import ENCODERS
@@ -24,7 +25,7 @@ ContrastOptions = with_flags(
 
 @dataclass(frozen=True)
 class Config:
-    """One run of the main experiment."""
+    """Configuration of a recommendation run."""
 
     source: options.DataOptions = options.DataOptions()
     objective: options.LossOptions = LossOptions()
@@ -36,15 +37,11 @@ class Config:
     output: options.OutputOptions = options.OutputOptions()
 
 
-def _check_together(config: Config) -> None:
-    check_seeds(config.protocol.seed, config.protocol.seeds)
-
-
 SCHEMA = Schema(
     "recommend",
     Config,
     numbers=("lr", "weight_decay", "decay", "init_scale", "epochs"),
-    check=_check_together,
+    check=lambda config: check_search(config.protocol),
     renamed={
         "scale": "rank_scale", "memory": "candidates", "ks": "k", "layer": "contrast_layer",
     },
@@ -52,6 +49,6 @@ SCHEMA = Schema(
 
 
 def anchor(config: Config) -> Config:
-    """The configuration with absolute paths, which hold in every working directory."""
+    """Returns the configuration with absolute paths."""
     source = absolute(config.source, "data", "test_data", but=(*DATASETS, "simulated"))
     return dataclasses.replace(config, source=source)

@@ -1,4 +1,4 @@
-"""The devices of ``--mesh``."""
+"""Device mesh of ``--mesh``."""
 
 import math
 import re
@@ -11,13 +11,13 @@ _AXES = ("data", "table")
 
 
 def parse_mesh(spec: str | None) -> dict[str, int]:
-    """Devices along each axis; none without a mesh.
+    """Returns the number of devices along each axis; empty without a mesh.
 
     >>> parse_mesh("data=4,table=2")
     {'data': 4, 'table': 2}
 
     Raises:
-      ValueError: If ``spec`` does not say so.
+      ValueError: If ``spec`` has another form.
     """
     if spec is None:
         return {}
@@ -26,7 +26,7 @@ def parse_mesh(spec: str | None) -> dict[str, int]:
         found = re.fullmatch(r"(\w+)=(\d+)", part)
         if found is None or found[1] not in _AXES or found[1] in axes or not int(found[2]):
             raise ValueError(
-                f"--mesh takes the number of devices along data and table, such as "
+                f"--mesh must be the number of devices along data and table, such as "
                 f"data=4,table=2, got {spec}."
             )
         axes[found[1]] = int(found[2])
@@ -34,13 +34,13 @@ def parse_mesh(spec: str | None) -> dict[str, int]:
 
 
 def mesh_of(spec: str | None) -> Mesh | None:
-    """The mesh, on the first of the devices that there are.
+    """Returns the mesh, on the first available devices.
 
-    Without ``spec`` there is none, but several processes spread batches over all devices.
+    Without ``spec`` there is none, except that several processes shard batches over all devices.
 
     Raises:
-      ValueError: If ``spec`` says nothing of the kind, asks for more devices than there are, or
-        leaves out some of those that several processes have.
+      ValueError: If ``spec`` is invalid, or needs more devices than are available, or fewer than
+        those of several processes.
     """
     devices, n_processes = jax.devices(), jax.process_count()
     if spec is None and n_processes > 1:
@@ -53,22 +53,22 @@ def mesh_of(spec: str | None) -> Mesh | None:
         raise ValueError(f"--mesh {spec} asks for {wanted} devices: JAX found {len(devices)} here.")
     if n_processes > 1 and wanted < len(devices):
         raise ValueError(
-            f"--mesh {spec} must take all {len(devices)} devices of {n_processes} processes, got "
+            f"--mesh {spec} must use all {len(devices)} devices of {n_processes} processes, got "
             f"{wanted}."
         )
     return Mesh(np.array(devices[:wanted]).reshape(*axes.values()), tuple(axes))
 
 
 def check_devices(device: str, mesh: str | None, batch_size: int) -> None:
-    """Refuses devices that are not there, and batches that they cannot share.
+    """Checks that the devices are available, and that a batch can be sharded over them.
 
     Args:
-      device: What ``--device`` asks for, or any.
+      device: Value of ``--device``.
       mesh: See :func:`mesh_of`.
-      batch_size: Examples of a step.
+      batch_size: Number of examples per step.
 
     Raises:
-      ValueError: With the flag that does not go.
+      ValueError: If not.
     """
     found = jax.default_backend()
     if device not in ("any", found):

@@ -172,7 +172,3 @@ class OutputOptions(_study_options.OutputOptions):
     mesh: str | None = field(default=None, metadata={WAS: None})
     """Device mesh, such as data=4,table=2: batches are sharded over data, and the rows of tables
     over table. A run can be resumed on another mesh."""
-    processes: str | None = field(default=None, metadata={WAS: None})
-    """Train with several processes: auto to detect the cluster, or INDEX/COUNT@HOST:PORT with the
-    address of the first process, such as 0/2@localhost:1234. All processes must see the same
-    files."""

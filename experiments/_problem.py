@@ -3,10 +3,11 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from crl_jax import data
+from crl_jax import data, metrics
 
 from ._flags import spoken
 from ._options import DataOptions
@@ -22,10 +23,6 @@ OnStage = Callable[[str], None]
 
 OnRead = Callable[[Any, float], None]
 """Callback ``on_read(path, share)``, called with the fraction of a file that has been read."""
-
-
-def unseen(_: str) -> None:
-    """No-op :data:`OnStage`."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,17 @@ class Problem:
     known: data.Interactions
     tau_plus: float | None = None
     columns: tuple[data.Columns, ...] = ()
+
+    @property
+    def n_rows(self) -> int:
+        """Number of users and items."""
+        return self.known.n_users + self.known.n_items
+
+    @cached_property
+    def layout(self) -> metrics.EvalLayout:
+        """Layout of the evaluation on the test set, in which known items are masked."""
+        with spoken(test="the test part", train="the training part"):
+            return metrics.eval_layout(self.known, self.test)
 
     def learned(self, phase: str, refit: str) -> tuple[str, ...]:
         """Returns the names of the data parts that a phase trains on, given ``--refit``."""
@@ -95,7 +103,9 @@ def source_name(options: DataOptions) -> str:
 
 
 def load_problem(
-    options: DataOptions, on_stage: OnStage = unseen, on_read: OnRead | None = None
+    options: DataOptions,
+    on_stage: OnStage = lambda _: None,
+    on_read: OnRead | None = None,
 ) -> Problem:
     """Loads the data, and splits off the test set, unless it is given, and the validation set.
 
@@ -118,7 +128,7 @@ def load_problem(
     known = train
     if valid is not None and not options.valid:
         raise ValueError(
-            f"--valid 0: --data {options.data} has a validation part of its own, which decides."
+            f"--valid 0: --data {options.data} has its own validation part, which would be used."
         )
     if valid is None and options.valid:
         how = "time" if options.split == "time" else "ratio"
@@ -142,7 +152,7 @@ def _load(
     if options.data == "simulated":
         if given or options.test_data is not None:
             unused = flag(next(iter(given), "test_data"))
-            raise ValueError(f"--data simulated has no use for {unused}; leave it out.")
+            raise ValueError(f"--data simulated does not use {unused}; omit it.")
         on_stage("simulating")
         simulated = data.simulate()
         return simulated.interactions, (), simulated.tau_plus
@@ -151,18 +161,18 @@ def _load(
     given["progress"] = on_read
     if options.test_data is not None:
         if options.split is not None:
-            raise ValueError(f"--test-data gives the test part; leave out --split {options.split}.")
+            raise ValueError(f"--test-data gives the test part; omit --split {options.split}.")
         columns = data.columns(options.data, **given) + data.columns(options.test_data, **given)
         return data.read_split(Path(options.data), options.test_data, **given), (*columns,), None
     columns = tuple(data.columns(options.data, **given))
-    anew = options.split is not None and len(columns) > 1
-    if anew:
+    resplit = options.split is not None and len(columns) > 1
+    if resplit:
         warnings.warn(
-            f"--split {options.split} puts the given parts of {name} together and cuts them "
-            "anew; without it the given test part is the test part.",
+            f"--split {options.split} merges the given parts of {name} and splits them again; "
+            "without it, the given test part is used.",
             stacklevel=2,
         )
-    return data.load(options.data, merge=anew, **given), columns, None
+    return data.load(options.data, merge=resplit, **given), columns, None
 
 
 def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
@@ -189,5 +199,5 @@ def _check(problem: Problem, options: DataOptions) -> None:
     degrees = problem.train.degrees
     if not ((degrees > 0) & (degrees < problem.train.n_items)).any():
         raise ValueError(
-            f"--data {options.data}: everyone took every item; there is nothing to compare with."
+            f"--data {options.data}: every user has all items or none, which leaves no negatives."
         )

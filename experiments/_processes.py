@@ -1,12 +1,15 @@
-"""Several processes that train together: ``--processes``."""
+"""Multi-process training: ``--processes``."""
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
 
-# Where Kubeflow's runtime for JAX, and others after it, say who there is.
+from crl_jax import train
+
+# Environment variables set by Kubeflow's runtime for JAX and similar launchers.
 _VARIABLES = {
     "coordinator_address": "JAX_COORDINATOR_ADDRESS",
     "num_processes": "JAX_NUM_PROCESSES",
@@ -16,16 +19,16 @@ _SPEC = re.compile(r"(\d+)/(\d+)@([^\s:]+:\d+)")
 
 
 def join(spec: str | None) -> None:
-    """Joins the other processes, before any device is asked for.
+    """Connects to the other processes; must precede any use of the devices.
 
     Args:
-      spec: ``auto`` where the cluster says who there is: a TPU pod, Slurm or Open MPI (under which
-        each process has one GPU), or the variables ``JAX_COORDINATOR_ADDRESS``,
-        ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``. Else ``I/N@HOST:PORT``: this is process I of
-        N, from 0, and the first listens on that port of its host. None for a process by itself.
+      spec: ``auto`` to detect the cluster: a TPU pod, Slurm or Open MPI (under which each process
+        has one GPU), or the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
+        ``JAX_PROCESS_ID``. Or ``I/N@HOST:PORT``: this is process I of N, from 0, and the first
+        process listens on this port of its host. None for a single process.
 
     Raises:
-      ValueError: If ``spec`` says nothing of the kind, or the others cannot be reached.
+      ValueError: If ``spec`` has another form, or the other processes cannot be reached.
     """
     if spec is None:
         return
@@ -42,8 +45,8 @@ def join(spec: str | None) -> None:
         found = _SPEC.fullmatch(spec)
         if found is None or int(found[1]) >= int(found[2]):
             raise ValueError(
-                "--processes takes auto, or which of how many this is, from 0, and where the first "
-                f"listens, such as 0/2@localhost:1234, got {spec}."
+                "--processes must be auto, or INDEX/COUNT@HOST:PORT with the address of the first "
+                f"process, such as 0/2@localhost:1234, got {spec}."
             )
         given = {
             "process_id": int(found[1]), "num_processes": int(found[2]),
@@ -56,19 +59,37 @@ def join(spec: str | None) -> None:
 
 
 def joined() -> bool:
-    """Whether there are other processes."""
+    """Whether several processes are connected."""
     return jax.distributed.is_initialized()
 
 
 def is_first() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Whether this process prints and writes the run directory."""
     return jax.process_index() == 0
 
 
 def gathered(tree: Any) -> Any:
-    """Arrays that lie on the devices of several processes, whole in the memory of each."""
+    """Returns arrays that are sharded over several processes as arrays in the memory of each."""
     if jax.process_count() == 1:
         return tree
     from jax.experimental.multihost_utils import process_allgather
 
     return process_allgather(tree, tiled=True)
+
+
+def checkpoint(path: Path, seconds: float) -> train.Callback:
+    """Returns the checkpoint hook: one file, or a folder to which several processes write.
+
+    Args:
+      path: The ``.npz`` file; the folder has the same name without the suffix.
+      seconds: Minimum number of seconds between two checkpoints.
+
+    Raises:
+      ValueError: If several processes are to resume from the file of one process.
+    """
+    folder = path.with_suffix("")
+    if jax.process_count() == 1 and not folder.exists():
+        return train.Checkpoint(path, seconds)
+    if path.exists():
+        raise ValueError(f"{path} was written by one process: resume without --processes.")
+    return train.SharedCheckpoint(folder, seconds)

@@ -1,47 +1,45 @@
-"""Implementation of ``python -m experiments.recommend``, see :mod:`experiments.recommend`."""
+"""Study of ``python -m experiments.recommend``, see :mod:`experiments._study`.
 
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+Unlike the other commands, it trains all points and seeds of a phase in one vectorised call, with
+early stopping, and then trains the selected point for the selected number of epochs.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
+from rich.table import Table
 
-from crl_jax import losses, models, serving
+from crl_jax import data, losses, metrics, models, samplers, serving, tasks, train
 
-from . import _pipeline as pipeline
-from . import _report as report
-from . import _rundir as rundir
-from . import _screen as screen
-from ._command import run
 from ._config import SCHEMA, Config, anchor
-from ._loggers import Entry, check_installed, open_logger
-from ._mesh import check_devices, mesh_of
-from ._options import OutputOptions
-from ._problem import Problem, load_problem, named, source_name
-from ._processes import is_first, join
-from ._program import program
-from ._progress import Display, TrainingStatus, display, reading
-from ._recipe import take_base
+from ._flags import spoken
+from ._mesh import mesh_of
+from ._options import ContrastOptions, EncoderOptions
+from ._problem import OnStage, Problem, load_problem, named, source_name
+from ._processes import checkpoint, gathered
+from ._progress import Display, reading
 from ._registry import filled, settle
 from ._saved import RECOMMENDER, Model, save_model
-from ._schema import to_json
-from ._signals import advise
-from ._sweep import count_search_seeds, parse_sweep
-from ._update import settle_update
-from .contrasts import settle_contrast
-from .encoders import ENCODERS
+from ._screen import cell, of_seeds
+from ._study import Evaluation, OnEntry, Runs, SearchResult, Study, no_finite_score, no_search
+from ._update import optimizer_of, settle_update
+from .contrasts import resolve_contrast, settle_contrast
+from .contrasts import swept_fields as swept_of_contrast
+from .encoders import ENCODERS, resolve_encoder
 from .objectives import Settled, resolve
 from .recipes import RECIPES
-from .sampling import Context, resolve_sampler, settle_sampler
+from .sampling import SAMPLERS, Context, resolve_sampler, settle_sampler
 
+VALIDATION_K = 20
+METRICS = (
+    "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
+)  # fmt: skip
+"""Test metrics, in display order."""
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
 
@@ -55,251 +53,367 @@ choose on validation data, and score it once on test data.
 """
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    given = sys.argv[1:] if arguments is None else arguments
+class Recommend(Study[Config, Problem]):
+    """Recommenders of implicit feedback. A learned model is the serving tables of one seed.
 
-    def command() -> None:
-        if given[:1] == ["topk"]:
-            from ._topk import main as topk
+    The phase ``"use"`` of ``--refit all`` trains a model on all data, which is not evaluated.
+    """
 
-            topk(given[1:])
-        else:
-            _train(*_configure(given))
+    schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
+    unit, scores, score = "triplets", (f"valid_ndcg@{VALIDATION_K}",), f"NDCG@{VALIDATION_K}"
 
-    return run(command, SCHEMA.flags)
+    def folder_name(self, config: Config) -> str:
+        """See :meth:`Study.folder_name`."""
+        return config.objective.loss
 
+    def check(self, config: Config) -> None:
+        """See :meth:`Study.check`."""
+        _settled_options(config)
+        loss, contrast = config.objective.loss, config.contrasting.contrast
+        entry = _objective(config).entry
+        if entry.term is not None and contrast != "none":
+            raise ValueError(f"--contrast {contrast}: --loss {loss} has its own auxiliary loss.")
+        if config.training.batches == "host" and entry.confidence is not None:
+            raise ValueError(
+                f"--batches host: --loss {loss} weighs each interaction, so they must be on the "
+                "device."
+            )
+        if config.protocol.sweep and not config.source.valid:
+            raise ValueError("--valid 0 leaves no data to decide a --sweep on.")
 
-def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
-    """Returns the configuration, the run directory, and whether its run is resumed."""
-    default, arguments = take_base(arguments, RECIPES, SCHEMA)
-    recipes = "\n      ".join(RECIPES)
-    config = SCHEMA.parse(
-        arguments, default, _DESCRIPTION.format(program=program("recommend"), recipes=recipes)
-    )
-    resume = config.output.resume
-    if resume is None:
-        if config.output.processes and config.output.out is None:
-            raise ValueError("--processes needs --out, a folder that all of them see.")
-        name = f"{config.objective.loss}-{time.strftime('%Y%m%d-%H%M%S')}"
-        return config, config.output.out or Path("runs") / name, False
-    now = config.output
-    devices = {"device": now.device, "mesh": now.mesh, "processes": now.processes}
-    if config != Config(output=OutputOptions(resume=resume, **devices)):
-        raise ValueError(
-            "--resume goes on with the run's own configuration; leave out other flags."
+    def load(self, config: Config, on_stage: OnStage) -> Problem:
+        """See :meth:`Study.load`."""
+        return load_problem(config.source, on_stage)
+
+    def load_shown(self, config: Config, shown: Display) -> Problem:
+        """See :meth:`Study.load_shown`."""
+        return load_problem(config.source, shown.stage, reading(shown))
+
+    def complete(self, config: Config, problem: Problem) -> Config:
+        """See :meth:`Study.complete`."""
+        config, objective = _settled_options(anchor(config)), _objective(config)
+        sampler, values = _sampler_on(problem.train, config)
+        if sampler.is_shared and not losses.accepts_where(objective.entry.loss):
+            raise ValueError(
+                f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
+                f"{config.objective.loss} does not."
+            )
+        objective.confidence(problem.train, config.training)
+        update, _ = settle_update(config, objective, sampler, problem.n_rows)
+        return replace(
+            config,
+            training=replace(config.training, update=update),
+            sampling=filled(config.sampling, values, _swept(config)),
         )
-    config = rundir.open_run(resume, SCHEMA)
-    output = replace(config.output, processes=now.processes, mesh=now.mesh or config.output.mesh)
-    config = replace(config, output=output)
-    try:
-        _objective(config)
-    except ValueError as error:
-        raise ValueError(f"{resume / rundir.CONFIG}: {error}") from None
-    return config, resume, True
 
+    def check_step(self, config: Config, problem: Problem) -> None:
+        """Creates the auxiliary loss, whose numbers may be invalid for the data."""
+        if config.contrasting.contrast != "none":
+            _model_on(
+                problem.train, config.encoding, config.contrasting, config.training.dim,
+                _swept(config),
+            )  # fmt: skip
 
-def _objective(config: Config) -> tuple[Settled, tuple[str, ...]]:
-    """Returns the objective, and the names of the swept numbers."""
-    swept = tuple(parse_sweep(config))
-    return resolve(config.objective, swept), swept
+    def phases(self, config: Config) -> tuple[str, ...]:
+        """See :meth:`Study.phases`."""
+        return "search", "final", *(("use",) if config.protocol.refit == "all" else ())
 
+    def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
+        """Returns the number of triplets per epoch."""
+        parts = problem.learned(phase, config.protocol.refit)
+        size = sum(len(getattr(problem, part)) for part in parts)
+        return _objective(config).count("n_neg") * size
 
-def _train(config: Config, folder: Path, resumed: bool) -> None:
-    join(config.output.processes)
-    first = is_first()
-    console = screen.output() if first else Console(quiet=True)
-    check_devices(config.output.device, config.output.mesh, config.training.batch_size)
-    advice = f": go on with it by --resume {folder}, or name another directory."
-    if first and not resumed and folder.exists():
-        with rundir.claim(folder, advice):  # released at once: checks it before the data are read
-            pass
-    config, problem, objective, swept, update = _judge(config, console)
-    with _workplace(folder, resumed, advice) as place:
-        advise(partial(rundir.going_on, folder, "recommend"))
-        if resumed and (folder / rundir.METRICS).exists():
-            where = f"its results are in {rundir.METRICS}."
-            console.print(f"The run in {folder} is finished; {where}")
-            return
-        if not resumed:
-            rundir.create(place, config, SCHEMA.command)
+    def describe_training(self, config: Config) -> str:
+        """See :meth:`Study.describe_training`."""
+        objective, swept = _objective(config), _swept(config)
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
-        loss = f"{config.objective.loss} ({fixed})" if fixed else config.objective.loss
-        described = f"{loss}, {_negatives(config, objective)}, {config.encoding.encoder}"
-        if config.contrasting.contrast != "none":
-            described += f", {config.contrasting.contrast} ({config.contrasting.contrast_loss})"
-        report.describe(console, problem, described, update, mesh_of(config.output.mesh))
-        log = open_logger(config.output.log if first else "none", place, to_json(config))
-        with display(console) as shown, log as on_entry:
-            checkpoints = folder / rundir.CHECKPOINT
-            work = _Work(config, problem, objective, place, checkpoints, described, on_entry)
-            outcome = work.carry_out(shown)
-    n_search = count_search_seeds(config.protocol)
-    report.conclude(console, outcome, n_search if swept else 0)
-    console.print(f"results in {screen.plain(folder)}")
+        negatives = "its own negatives" if objective.sampler else config.sampling.sampler
+        if objective.entry.term is not None:  # an auxiliary loss replaces the negatives
+            negatives = "no negatives"
+        loss = config.objective.loss
+        said = [f"{loss} ({fixed})" if fixed else loss, negatives, config.encoding.encoder]
+        contrasting = config.contrasting
+        if contrasting.contrast != "none":
+            said.append(f"{contrasting.contrast} ({contrasting.contrast_loss})")
+        return ", ".join(said)
+
+    def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
+        """Returns the sizes of the data, the columns read, and the rows that a step updates."""
+        sizes = [f"{len(problem.train):,} train"]
+        if problem.valid is not None:
+            sizes.append(f"{len(problem.valid):,} validation")
+        yield (
+            f"{problem.known.n_users:,} users × {problem.known.n_items:,} items; interactions: "
+            f"{', '.join(sizes)}, {len(problem.test):,} test"
+        )
+        for columns in problem.columns:
+            yield f"columns of {Path(columns.origin).name}: {columns}"
+        sampler, _ = _sampler_on(problem.train, config)
+        yield settle_update(config, _objective(config), sampler, problem.n_rows)[1]
+        if problem.tau_plus is not None:
+            yield f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}"
+
+    def search(
+        self, config: Config, problem: Problem, checkpoints: Path, on_entry: OnEntry,
+        on_stage: OnStage,
+    ) -> SearchResult:  # fmt: skip
+        """Trains all points and seeds in parallel, with early stopping on validation data.
+
+        Without ``--sweep`` the search selects the number of epochs.
+        """
+        if problem.valid is None:
+            return no_search(config.training.epochs)
+        protocol, axes = config.protocol, SCHEMA.axes(config)
+        n_seeds = protocol.search_seeds if axes else protocol.seeds
+        runs = train.grid(axes, range(protocol.seed, protocol.seed + n_seeds))
+        on_stage("search: compiling and first epoch")
+        searched = _fit(config, problem, "search", runs, checkpoints, on_entry)
+        choice = train.select_best(searched, n_seeds)
+        if not np.isfinite(choice.score):
+            raise no_finite_score()
+        points = [
+            {name: float(runs[name][i]) for name in axes}
+            for i in range(0, searched.n_runs, n_seeds)
+        ]
+        final = None
+        if protocol.refit == "none" and n_seeds >= protocol.seeds:
+            start = choice.point * n_seeds
+            final = [gathered(searched.tables(start + i)) for i in range(protocol.seeds)]
+        return SearchResult(points, choice, final)
+
+    def train_models(
+        self, config: Config, problem: Problem, phase: str, searched: SearchResult,
+        checkpoints: Path, on_entry: OnEntry, on_stage: OnStage,
+    ) -> Iterator[list[models.Tables]]:  # fmt: skip
+        """Trains all seeds in parallel, for the selected number of epochs."""
+        if phase == "final" and searched.models is not None:
+            yield searched.models
+            return
+        protocol = config.protocol
+        numbers: dict[str, Any] = {n: np.float32(value) for n, value in searched.point.items()}
+        numbers["seeds"] = np.arange(protocol.seed, protocol.seed + protocol.seeds)
+        on_stage(f"{phase}: compiling and first epoch")
+        epochs = searched.choice.epochs
+        fitted = _fit(config, problem, phase, numbers, checkpoints, on_entry, stop_at=epochs)
+        yield [gathered(fitted.tables(i)) for i in range(fitted.n_runs)]
+
+    def evaluate(
+        self, config: Config, problem: Problem, learned: models.Tables, seed: int,
+        on_stage: OnStage,
+    ) -> Evaluation:  # fmt: skip
+        """Computes the ranking metrics of the test set."""
+        # Each of several processes has the whole tables by now and evaluates independently.
+        mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
+        found = metrics.summarize(
+            metrics.evaluate(
+                models.inner_scores, learned, problem.layout, ks=config.protocol.k, mesh=mesh
+            )
+        )
+        shown = [name for name in found if name.partition("@")[0] in METRICS]
+        return Evaluation({name: found[name] for name in sorted(shown, key=_display_order)})
+
+    def save_models(
+        self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
+    ) -> None:
+        """Saves the tables of all seeds, and the recommender of the first that has not diverged."""
+        stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *models)
+        learned = problem.learned(phase, config.protocol.refit)
+        save_model(folder, Model(stacked, problem.known, problem.test, learned), config)
+        finite = (t for t in models if all(np.isfinite(table).all() for table in t))
+        if (first := next(finite, None)) is not None:  # otherwise `topk` reports the divergence
+            encoding = config.encoding
+            serving.Recommender.from_tables(
+                first,
+                problem.joined(problem.learned("use", "all")),
+                similarity=encoding.serve_similarity or encoding.similarity or "inner",
+            ).save(folder / RECOMMENDER)
+
+    def draw_curves(
+        self, config: Config, problem: Problem, searched: SearchResult,
+        history: list[dict[str, Any]], title: str, path: Path,
+    ) -> None:  # fmt: skip
+        """See :meth:`Study.draw_curves`."""
+        from ._plots import draw_curves  # Matplotlib is slow to import
+
+        refit = config.protocol.refit
+        learned = {phase: named(problem.learned(phase, refit)) for phase in self.phases(config)}
+        draw_curves(
+            path, history, f"{title}, {source_name(config.source)}", points=searched.points,
+            choice=searched.choice, learned=learned,
+        )  # fmt: skip
+
+    def summary(
+        self, config: Config, problem: Problem, searched: SearchResult,
+        per_seed: list[dict[str, float]], history: list[dict[str, Any]],
+    ) -> dict[str, Any]:  # fmt: skip
+        """See :meth:`Study.summary`.
+
+        ``chosen`` also has the number of ``epochs``, and ``trained_on`` the data parts that the
+        evaluated and the saved model were trained on.
+        """
+        found = super().summary(config, problem, searched, per_seed, history)
+        scored, saved = _trained_on(config, problem)
+        trained_on = {"scored_model": scored, "saved_model": saved}
+        seconds, chosen = found.pop("seconds"), found.pop("chosen")
+        chosen = {"epochs": searched.choice.epochs, **chosen}
+        return {**found, "chosen": chosen, "trained_on": trained_on, "seconds": seconds}
+
+    def report(
+        self, config: Config, problem: Problem, searched: SearchResult,
+        per_seed: list[dict[str, float]],
+    ) -> Iterable[str | Table]:  # fmt: skip
+        """See :meth:`Study.report`."""
+        choice, (scored, saved) = searched.choice, _trained_on(config, problem)
+        if np.isnan(choice.score):
+            yield f"trained for {choice.epochs} epochs, without validation data"
+        else:
+            yield (
+                f"chosen on validation data: {choice.epochs} epochs, {self.score} "
+                f"{choice.score:.4f} (mean with the validations just before and after)"
+            )
+        yield _metrics_table(per_seed)
+        yield f"scored: a model trained on {named(scored)}"
+        if saved != scored:
+            yield f"saved for use: a model trained on {named(saved)}"
 
 
-@contextmanager
-def _workplace(folder: Path, resumed: bool, advice: str) -> Iterator[Path]:
-    """Yields the output folder of a run: the run directory, but only in the first process."""
-    if not is_first():
-        with tempfile.TemporaryDirectory() as unread:
-            yield Path(unread)
-        return
-    with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
-        yield folder
+def _swept(config: Config) -> tuple[str, ...]:
+    """Returns the names of the swept numbers."""
+    return tuple(SCHEMA.axes(config))
 
 
-def _negatives(config: Config, objective: Settled) -> str:
-    """Returns a description of the negatives of a loss."""
-    if objective.entry.term is not None:  # an auxiliary loss replaces the negatives
-        return "no negatives"
-    return "its own negatives" if objective.sampler else config.sampling.sampler
+def _objective(config: Config) -> Settled:
+    return resolve(config.objective, _swept(config))
 
 
-def _judge(
-    config: Config, console: Console
-) -> tuple[Config, Problem, Settled, tuple[str, ...], str]:
-    """Loads the data and validates the configuration as far as possible before training.
+def _settled_options(config: Config) -> Config:
+    """Returns the configuration with the defaults that do not depend on the data.
 
-    Returns:
-      The configuration with all defaults, the data, the objective, the names of the swept numbers,
-      and a description of the parameters that a step updates.
+    Raises:
+      ValueError: If flags contradict each other.
     """
-    objective, swept = _objective(config)
+    swept, objective = _swept(config), _objective(config)
     settle_sampler(config.sampling, swept, objective.sampler)
     encoding = objective.similar(config.encoding)
     encoding = filled(encoding, settle("encoder", encoding, ENCODERS, swept), swept)
     of_contrast = settle_contrast(config.contrasting, encoding.encoder, swept)
-    if objective.entry.term is not None and config.contrasting.contrast != "none":
-        raise ValueError(
-            f"--contrast {config.contrasting.contrast}: --loss {config.objective.loss} brings a "
-            "term of its own."
-        )
-    if config.training.batches == "host" and objective.entry.confidence is not None:
-        raise ValueError(
-            f"--batches host: --loss {config.objective.loss} weighs each interaction, so they must "
-            "be on the device."
-        )
-    count_search_seeds(config.protocol)
-    if config.protocol.sweep and not config.source.valid:
-        raise ValueError("--valid 0 leaves no data to decide a --sweep on.")
-    check_installed(config.output.log)
-    with display(console) as shown:
-        problem = load_problem(config.source, shown.stage, reading(shown))
-    context = Context(problem.train, config.source.data, objective.count("n_neg"))
-    sampler, of_sampler = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
-    if sampler.is_shared and not losses.accepts_where(objective.entry.loss):
-        raise ValueError(
-            f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
-            f"{config.objective.loss} does not."
-        )
-    objective.confidence(problem.train, config.training)
-    n_rows = problem.train.n_users + problem.train.n_items
-    update, said = settle_update(replace(config, encoding=encoding), objective, sampler, n_rows)
-    settled = replace(
-        replace(anchor(config), output=replace(config.output, processes=None)),
-        training=replace(config.training, update=update),
+    return replace(
+        config,
         objective=filled(config.objective, objective.values, swept),
-        sampling=filled(config.sampling, of_sampler, swept),
         encoding=encoding,
         contrasting=filled(config.contrasting, of_contrast, swept),
     )
-    if config.contrasting.contrast != "none":  # its numbers may be invalid for the data
-        pipeline.model_on(problem.train, encoding, settled.contrasting, config.training.dim, swept)
-    return settled, problem, objective, swept, said
 
 
-class _Work:
-    """Executes a run: trains and evaluates in order, and writes the run directory."""
+def _sampler_on(part: data.Interactions, config: Config) -> tuple[samplers.Sampler, dict[str, Any]]:
+    """Returns the sampler for training on ``part``, and the values of its flags."""
+    objective = _objective(config)
+    context = Context(part, config.source.data, objective.count("n_neg"))
+    return resolve_sampler(config.sampling, context, _swept(config), own=objective.sampler)
 
-    def __init__(
-        self,
-        config: Config,
-        problem: Problem,
-        objective: Settled,
-        folder: Path,
-        checkpoints: Path,
-        described: str,
-        on_entry: Callable[[Entry], None],
-    ):
-        self._config, self._problem = config, problem
-        self._folder, self._checkpoints = folder, checkpoints
-        self._described, self._on_entry = described, on_entry
-        self._history: list[dict[str, Any]] = []
-        refit = config.protocol.refit
-        learned = {phase: problem.learned(phase, refit) for phase in pipeline.PHASES}
-        self._learned = {phase: named(parts) for phase, parts in learned.items()}
-        sizes = {
-            phase: sum(len(getattr(problem, part)) for part in parts)
-            for phase, parts in learned.items()
-        }
-        self._status = TrainingStatus(
-            (f"valid_ndcg@{pipeline.VALIDATION_K}",),
-            {phase: objective.count("n_neg") * size for phase, size in sizes.items()},
-            "triplets",
+
+@lru_cache(maxsize=1)
+def _model_on(
+    part: data.Interactions, encoding: EncoderOptions, contrasting: ContrastOptions, dim: int,
+    swept: tuple[str, ...],
+) -> tuple[models.Encoder, tasks.AuxiliaryLoss | None]:  # fmt: skip
+    """Returns the encoder and the auxiliary loss for training on ``part``; caches the last call.
+
+    A large graph and its singular vectors take minutes: validation and training share them.
+    """
+    encoder = resolve_encoder(encoding, part, dim, swept)
+    return resolve_contrast(contrasting, part, encoder, swept)
+
+
+def _fit(
+    config: Config, problem: Problem, phase: str, numbers: dict[str, Any], checkpoints: Path,
+    on_entry: OnEntry, stop_at: int | None = None,
+) -> tasks.RankingResult:  # fmt: skip
+    """Trains runs with these seeds and swept numbers in parallel on the data of a phase."""
+    options, protocol, objective = config.training, config.protocol, _objective(config)
+    part, valid = problem.train, problem.valid
+    if phase != "search":
+        part, valid = problem.joined(problem.learned(phase, protocol.refit)), None
+    sampler, _ = _sampler_on(part, config)
+    encoding = objective.similar(config.encoding)
+    encoder, contrast = _model_on(part, encoding, config.contrasting, options.dim, _swept(config))
+    batches = None
+    if options.batches == "host":
+        batches = tasks.host_interactions(part, options.batch_size, seed=protocol.seed)
+    epochs = numbers.get("epochs", options.epochs)
+    runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)))
+    with spoken(test="the validation part", train="the training part"):
+        return tasks.fit_ranking(
+            part,
+            valid,
+            loss=objective.entry.loss,
+            hyperparams=objective.hyperparams,
+            encoder=encoder,
+            sampler=sampler,
+            n_neg=objective.count("n_neg"),
+            optimizer=optimizer_of(options),
+            config=train.TrainConfig(options.batch_size, mesh=mesh_of(config.output.mesh)),
+            epochs=epochs,
+            stopping=tasks.Stopping(options.patience, options.eval_every, VALIDATION_K, stop_at),
+            options=tasks.RankingOptions(
+                n_pos=objective.count("n_pos"),
+                n_group=objective.count("n_group"),
+                hyperparam_schedule=objective.entry.schedule,
+                confidence=objective.confidence(part, options),
+                auxiliary_loss=contrast or objective.term,
+                batches=batches,
+                # Counting held-out items in a shared pool would cost as much as the loss.
+                held_out=None if sampler.is_shared else problem.held_out(part),
+                init_scale=options.init_scale,
+                l2_target=options.l2_target,
+                serve_similarity=encoding.serve_similarity,
+            ),
+            seeds=numbers["seeds"],
+            sweep=sweep_paths(config, objective, numbers),
+            hooks=[
+                checkpoint(checkpoints / f"{phase}.npz", config.output.checkpoint_seconds),
+                train.Progress(partial(on_entry, runs)),
+            ],
         )
 
-    def carry_out(self, shown: Display) -> pipeline.Outcome:
-        """Trains and evaluates, and writes all files of the run directory but its configuration."""
-        config, problem, folder = self._config, self._problem, self._folder
-        rundir.write_history(folder / rundir.HISTORY, self._history)
-        checkpoints, on_epoch = self._checkpoints, partial(self._on_epoch, shown)
-        trained = pipeline.run(config, problem, checkpoints, on_epoch, shown.stage)
-        if config.protocol.sweep:
-            metric = f"valid_ndcg@{pipeline.VALIDATION_K}"
-            rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice, metric)
-        tables = trained.tables
-        self._save(tables, trained.learned)
-        self._draw(trained)
-        # Each of several processes has all serving tables by now and evaluates independently.
-        mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
-        per_seed = pipeline.score_seeds(tables, problem, config.protocol.k, shown.stage, mesh)
-        rundir.write_json(folder / rundir.SEEDS, per_seed)
-        saved = trained.learned
-        if config.protocol.refit == "all":  # not evaluated: this model trains on the test set
-            saved = problem.learned("use", "all")
-            for_use = pipeline.train_again(
-                "use", config, problem, trained.points, trained.choice, checkpoints, on_epoch,
-                shown.stage,
-            )  # fmt: skip
-            self._save(for_use, saved)
-            self._draw(trained)
-        outcome = pipeline.Outcome(trained.points, trained.choice, per_seed, trained.learned, saved)
-        # Written last: its presence marks the run as complete.
-        rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome, self._history))
-        return outcome
 
-    def _on_epoch(self, shown: Display, phase: str, last_epoch: int, entry: dict[str, Any]) -> None:
-        self._history.append({"phase": phase, **entry})
-        rundir.append_history(self._folder / rundir.HISTORY, self._history[-1])
-        self._on_entry(self._history[-1])
-        runs = len(entry["loss"])
-        name = f"{phase:6} ×{runs}" if runs > 1 else f"{phase:6}"
-        shown.advance(name, entry["epoch"], last_epoch, self._status.of(phase, entry))
+def sweep_paths(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
+    """Returns swept numbers by the paths of :func:`crl_jax.tasks.fit_ranking`."""
+    names = {
+        "lr": "optimizer.learning_rate",
+        "weight_decay": "optimizer.weight_decay",
+        "decay": "optimizer.decay",
+        "init_scale": "task.init_scale",
+    }
+    found = {names[name]: value for name, value in numbers.items() if name in names}
+    fields = SAMPLERS[config.sampling.sampler].swept_fields(numbers)
+    found |= objective.swept_fields(numbers)
+    found |= swept_of_contrast(config.contrasting, numbers)
+    return found | {f"task.sampler.{name}": value for name, value in fields.items()}
 
-    def _save(self, tables: list[models.Tables], learned: tuple[str, ...]) -> None:
-        stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *tables)
-        model = Model(stacked, self._problem.known, self._problem.test, learned)
-        save_model(self._folder, model, self._config)
-        finite = (t for t in tables if all(np.isfinite(table).all() for table in t))
-        if (first := next(finite, None)) is not None:  # else it diverged, which `topk` reports
-            encoding = self._config.encoding
-            serving.Recommender.from_tables(
-                first,
-                self._problem.joined(self._problem.learned("use", "all")),
-                similarity=encoding.serve_similarity or encoding.similarity or "inner",
-            ).save(self._folder / RECOMMENDER)
 
-    def _draw(self, trained: pipeline.Trained) -> None:
-        from ._plots import draw_curves  # imported late: Matplotlib is slow to import
+def _trained_on(config: Config, problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the data parts that the evaluated and the saved models are trained on."""
+    refit = config.protocol.refit
+    scored = problem.learned("final", refit)
+    return scored, problem.learned("use", refit) if refit == "all" else scored
 
-        draw_curves(
-            self._folder / rundir.CURVES,
-            self._history,
-            f"{self._described}, {source_name(self._config.source)}",
-            points=trained.points,
-            choice=trained.choice,
-            learned=self._learned,
-        )
+
+def _display_order(name: str) -> tuple[int, int]:
+    metric, _, k = name.partition("@")
+    return METRICS.index(metric), int(k or 0)
+
+
+def _metrics_table(per_seed: list[dict[str, float]]) -> Table:
+    """Metrics by rows, cut-offs by columns; those without a cut-off in the first column."""
+    table = Table(title=f"Test set{of_seeds(len(per_seed))}")
+    ks = sorted({int(name.partition("@")[2]) for name in per_seed[0] if "@" in name})
+    table.add_column("metric")
+    for k in ks:
+        table.add_column(f"@{k}", justify="right")
+    for name in dict.fromkeys(name.partition("@")[0] for name in per_seed[0]):
+        keys = [name] if name in per_seed[0] else [f"{name}@{k}" for k in ks]
+        table.add_row(name, *(cell([metrics[key] for metrics in per_seed]) for key in keys))
+    return table

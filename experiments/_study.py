@@ -1,7 +1,11 @@
-"""Training and evaluation of a study: its search and its final runs, without terminal output."""
+"""Base classes of the commands that search, train with several seeds, and evaluate the models.
+
+:mod:`experiments._study_command` runs a :class:`Study`: it parses the flags, writes the run
+directory and prints. A :class:`TaskStudy` trains a :class:`crl_jax.train.Task`, one run at a time.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,15 +14,18 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from rich.table import Table
 
 from crl_jax import train
 
 from ._learned import Learned
 from ._mesh import mesh_of
+from ._processes import checkpoint, gathered
+from ._progress import Display
 from ._registry import filled
 from ._schema import Schema
+from ._screen import cell, of_seeds
 from ._study_options import optimizer_of
-from ._summary import over_seeds
 from ._traced import trace_step
 from .view_losses import complete_loss
 
@@ -31,13 +38,14 @@ OnLine = Callable[[dict[str, Any]], None]
 """Callback ``on_entry(entry)``, called with each entry of the history."""
 OnStage = Callable[[str], None]
 """Callback ``on_stage(what)``, called with the description of each stage that begins."""
-OnEntry = Callable[["Run", dict[str, Any]], None]
-"""Callback ``on_entry(run, entry)``, called with each entry of the history of a run."""
+OnEntry = Callable[[Any, dict[str, Any]], None]
+"""Callback ``on_entry(run, entry)``, called with each entry of the history of a :class:`Run`, or of
+:class:`Runs` that are trained together."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Training run of a study.
+    """One training run.
 
     Attributes:
       phase: ``"search"`` or ``"final"``.
@@ -57,6 +65,48 @@ class Run:
     def name(self) -> str:
         """Display name of the run, such as ``search 2/6``."""
         return f"{self.phase} {self.index + 1}/{self.of}" if self.of > 1 else self.phase
+
+    @property
+    def title(self) -> str:
+        """Name of the run in the progress display."""
+        return self.name
+
+    def line(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Returns the line of ``history.jsonl``: each list has one number, which is unpacked."""
+        numbers = " ".join(f"{name}={value:g}" for name, value in self.numbers.items())
+        label = f"{self.phase} {numbers} seed {self.seed}".replace("  ", " ")
+        flat = {name: v[0] if isinstance(v, list) else v for name, v in entry.items()}
+        return {"phase": self.phase, "run": self.index, "label": label, **flat}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All runs of a phase, trained together; each list of an entry has one number per run.
+
+    Attributes:
+      phase: Name of the phase.
+      n: Number of runs.
+      epochs: Maximum number of epochs.
+    """
+
+    phase: str
+    n: int
+    epochs: int
+    index: ClassVar[int] = 0
+
+    @property
+    def name(self) -> str:
+        """Name in logs."""
+        return self.phase
+
+    @property
+    def title(self) -> str:
+        """Name in the progress display, where phases are aligned."""
+        return f"{self.phase:6} ×{self.n}" if self.n > 1 else f"{self.phase:6}"
+
+    def line(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Returns the line of ``history.jsonl``."""
+        return {"phase": self.phase, **entry}
 
 
 class Trained(Protocol):
@@ -78,27 +128,43 @@ class Evaluation(NamedTuple):
     """
 
     metrics: dict[str, float]
-    cases: np.ndarray
+    cases: np.ndarray = np.empty(0)
     shown: Any = None
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Results of a configuration.
+class SearchResult:
+    """Result of the hyper-parameter search.
 
     Attributes:
       points: Hyper-parameter values of the grid, one dictionary per grid point.
       choice: The selected grid point.
-      per_seed: Test metrics of every seed.
+      models: Its learned models, one per seed, if the search has trained the final models already.
     """
 
     points: list[dict[str, float]]
     choice: train.Selection
-    per_seed: list[dict[str, float]]
+    models: list[Any] | None = None
+
+    @property
+    def point(self) -> dict[str, float]:
+        """Hyper-parameter values of the selected point."""
+        return self.points[self.choice.point]
+
+
+def no_search(epochs: int) -> SearchResult:
+    """Returns the result of a study that trains for ``epochs`` without a search."""
+    choice = train.Selection(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
+    return SearchResult([{}], choice)
+
+
+def no_finite_score() -> train.TrainingDiverged:
+    """Returns the error for a search in which every run diverged."""
+    return train.TrainingDiverged("No run of the search reached a finite validation score.")
 
 
 class Study(ABC, Generic[C, P]):
-    """Base class of commands that train with several seeds and evaluate the learned models.
+    """Base class of the commands.
 
     Configurations have sections ``training``, ``protocol`` and ``output`` with the fields of
     :mod:`experiments._study_options`.
@@ -111,8 +177,6 @@ class Study(ABC, Generic[C, P]):
       scores: Metrics of the reports. The first selects the result of a search, unless
         :meth:`decided_by` is overridden.
       score: Short name of that metric.
-      names: Display names of the test metrics.
-      curves: Display names of the plotted columns of the history.
       stages: Consecutive stages of a training. If there are several, entries of the history name
         theirs under ``stage``, and epochs count from 1 in each stage.
     """
@@ -123,16 +187,11 @@ class Study(ABC, Generic[C, P]):
     unit: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     score: ClassVar[str]
-    names: ClassVar[Mapping[str, str]]
-    curves: ClassVar[Mapping[str, str]]
     stages: ClassVar[tuple[str, ...]] = ("",)
 
-    def run_name(self, config: Any) -> str:
-        """Returns the part of a run directory's name that describes the configuration.
-
-        By default the name of the loss.
-        """
-        return config.objective.loss
+    @abstractmethod
+    def folder_name(self, config: C) -> str:
+        """Returns the default name of a run directory, without the time."""
 
     def check(self, config: C) -> None:
         """Raises ``ValueError`` if flags are invalid for any dataset."""
@@ -142,6 +201,10 @@ class Study(ABC, Generic[C, P]):
     def load(self, config: C, on_stage: OnStage) -> P:
         """Reads the data."""
 
+    def load_shown(self, config: C, shown: Display) -> P:
+        """Reads the data and displays the progress."""
+        return self.load(config, shown.stage)
+
     @abstractmethod
     def complete(self, config: C, problem: P) -> C:
         """Returns the configuration with all defaults, including those that depend on the data.
@@ -149,6 +212,138 @@ class Study(ABC, Generic[C, P]):
         Raises:
           ValueError: If flags are incompatible with the data.
         """
+
+    @abstractmethod
+    def check_step(self, config: Any, problem: P) -> None:
+        """Raises ``ValueError`` if the complete configuration is incompatible with the data."""
+
+    def prepare(self, config: C, problem: P) -> C:
+        """Returns the complete configuration, after :meth:`check_step`."""
+        config = self.complete(config, problem)
+        self.check_step(config, problem)
+        return config
+
+    def phases(self, config: C) -> tuple[str, ...]:
+        """Returns the names of the phases: ``"search"``, ``"final"``, and any further trainings."""
+        del config
+        return "search", "final"
+
+    @abstractmethod
+    def count(self, config: C, problem: P, phase: str, stage: str) -> int:
+        """Returns the number of examples per epoch in a stage of a phase."""
+
+    def epochs(self, config: Any, stage: str) -> int:
+        """Returns the number of epochs of a stage."""
+        del stage
+        return config.training.epochs
+
+    def decided_by(self, config: C) -> str:
+        """Returns the name of the score that selects the result of a search."""
+        del config
+        return self.scores[0]
+
+    @abstractmethod
+    def describe_training(self, config: C) -> str:
+        """Returns a one-line description of the training."""
+
+    @abstractmethod
+    def describe_data(self, config: C, problem: P) -> Iterable[str]:
+        """Returns the lines of a description of the data."""
+
+    @abstractmethod
+    def search(
+        self, config: C, problem: P, checkpoints: Path, on_entry: OnEntry, on_stage: OnStage
+    ) -> SearchResult:
+        """Trains all points of the sweep and selects the best by validation score."""
+
+    @abstractmethod
+    def train_models(
+        self, config: C, problem: P, phase: str, searched: SearchResult, checkpoints: Path,
+        on_entry: OnEntry, on_stage: OnStage,
+    ) -> Iterator[list[Any]]:  # fmt: skip
+        """Trains the selected point with all seeds, resuming from checkpoints if there are any.
+
+        Yields:
+          The learned models, one per seed; each list has those that are trained together.
+        """
+
+    @abstractmethod
+    def evaluate(
+        self, config: C, problem: P, learned: Any, seed: int, on_stage: OnStage
+    ) -> Evaluation:
+        """Evaluates the learned model of one seed on the test set."""
+
+    @abstractmethod
+    def save_models(
+        self, config: C, problem: P, phase: str, models: list[Any], folder: Path
+    ) -> None:
+        """Saves the first models that :meth:`train_models` yields in a phase."""
+
+    def draw_first(self, config: C, problem: P, point: dict[str, float], folder: Path) -> None:
+        """Plots figures that need no training, such as views, at a point of a sweep."""
+
+    @abstractmethod
+    def draw_curves(
+        self, config: C, problem: P, searched: SearchResult, history: list[dict[str, Any]],
+        title: str, path: Path,
+    ) -> None:  # fmt: skip
+        """Plots the history."""
+
+    def draw(
+        self, config: C, problem: P, learned: Any, evaluation: Evaluation, title: str, folder: Path
+    ) -> None:  # fmt: skip
+        """Plots figures of the learned model of the first seed."""
+
+    def summary(
+        self, config: C, problem: P, searched: SearchResult, per_seed: list[dict[str, float]],
+        history: list[dict[str, Any]],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Returns the content of ``metrics.json``.
+
+        Returns:
+          The mean of each metric over the seeds and, with several seeds, its standard deviation as
+          ``NAME_std``; under ``chosen`` the selected ``point`` of the sweep and, after a search,
+          its validation score; and the ``seconds`` of training.
+        """
+        del problem
+        found: dict[str, Any] = {n: float(np.mean([m[n] for m in per_seed])) for n in per_seed[0]}
+        if len(per_seed) > 1:
+            for name in per_seed[0]:
+                found[f"{name}_std"] = float(np.std([m[name] for m in per_seed], ddof=1))
+        chosen: dict[str, Any] = {"point": searched.point}
+        if not np.isnan(searched.choice.score):
+            chosen[self.decided_by(config)] = searched.choice.score
+        last = {(e["phase"], e.get("run"), e.get("stage")): e["seconds"] for e in history}
+        return {**found, "chosen": chosen, "seconds": round(sum(last.values()), 3)}
+
+    @abstractmethod
+    def report(
+        self, config: C, problem: P, searched: SearchResult, per_seed: list[dict[str, float]]
+    ) -> Iterable[str | Table]:
+        """Returns what is printed about the results, after the table of the sweep."""
+
+
+class TaskStudy(Study[C, P]):
+    """Study that trains a :class:`crl_jax.train.Task`, one run at a time.
+
+    Attributes:
+      names: Display names of the test metrics.
+      curves: Display names of the plotted columns of the history.
+    """
+
+    names: ClassVar[Mapping[str, str]]
+    curves: ClassVar[Mapping[str, str]]
+
+    def run_name(self, config: Any) -> str:
+        """Returns the part of a run directory's name that describes the configuration.
+
+        By default the name of the loss.
+        """
+        return config.objective.loss
+
+    def folder_name(self, config: Any) -> str:
+        """See :meth:`Study.folder_name`."""
+        return f"{self.schema.command}-{self.run_name(config)}"
 
     def complete_entries(self, config: Any, tau_plus: float, but: str = "") -> Any:
         """Returns the configuration with the defaults of the chosen loss, encoder and method.
@@ -207,34 +402,10 @@ class Study(ABC, Generic[C, P]):
         task = self.task(config, problem, phase, {name: v[0] for name, v in axes.items()})
         trace_step(task, jax.tree.map(lambda leaf: leaf[:size], data))
 
-    def prepare(self, config: C, problem: P) -> C:
-        """Returns the complete configuration, checked by tracing a step."""
-        config = self.complete(config, problem)
-        self.check_step(config, problem)
-        return config
-
     def count(self, config: C, problem: P, phase: str, stage: str) -> int:
-        """Returns the number of examples per epoch in a stage of a phase."""
+        """See :meth:`Study.count`."""
         del stage
         return self.batches(config, problem, phase).n
-
-    def epochs(self, config: Any, stage: str) -> int:
-        """Returns the number of epochs of a stage."""
-        del stage
-        return config.training.epochs
-
-    def decided_by(self, config: C) -> str:
-        """Returns the name of the score that selects the result of a search."""
-        del config
-        return self.scores[0]
-
-    @abstractmethod
-    def describe_training(self, config: C) -> str:
-        """Returns a one-line description of the training."""
-
-    @abstractmethod
-    def describe_data(self, config: C, problem: P) -> Iterable[str]:
-        """Returns the lines of a description of the data."""
 
     def fit(
         self, config: Any, problem: P, run: Run, checkpoints: Path, on_entry: OnLine
@@ -269,7 +440,7 @@ class Study(ABC, Generic[C, P]):
         else:
             source = jax.tree.map(jnp.asarray, batches)
         name = "-".join([run.phase, str(run.index), *([stage] if stage else [])])
-        return train.fit(
+        fitted = train.fit(
             task,
             optimizer_of(options, run.numbers if numbers is None else numbers),
             source,
@@ -279,72 +450,95 @@ class Study(ABC, Generic[C, P]):
             eval_every=options.eval_every,
             hooks=[
                 *([] if measure is None else [train.ValidationMetrics(measure)]),
-                train.Checkpoint(checkpoints / f"{name}.npz", output.checkpoint_seconds),
+                checkpoint(checkpoints / f"{name}.npz", output.checkpoint_seconds),
                 train.Progress(on_entry),
             ],
         )
+        params, model_state = gathered((fitted.params, fitted.state.model_state))
+        return replace(fitted, params=params, state=fitted.state._replace(model_state=model_state))
 
     def trained(self, config: C, problem: P, run: Run, fitted: Any) -> Any:
         """Returns the learned model of a final run, which is evaluated, saved and plotted."""
         return Learned.of(self.task(config, problem, run.phase, run.numbers), fitted)
 
-    @abstractmethod
-    def evaluate(
-        self, config: C, problem: P, learned: Any, seed: int, on_stage: OnStage
-    ) -> Evaluation:
-        """Evaluates the learned model of one seed on the test set."""
+    def search(
+        self, config: Any, problem: P, checkpoints: Path, on_entry: OnEntry, on_stage: OnStage
+    ) -> SearchResult:
+        """See :meth:`Study.search`.
 
-    def draw_first(self, config: C, problem: P, point: dict[str, float], folder: Path) -> None:
-        """Plots figures that need no training, such as views, at a point of a sweep."""
+        The score of a run is the mean of its last three reports; that of a point is the mean over
+        its seeds.
+        """
+        protocol = config.protocol
+        # The score of the last stage selects the point.
+        *_, epochs = (n for stage in self.stages if (n := self.epochs(config, stage)))
+        axes = self.schema.axes(config)
+        if not axes:
+            return no_search(epochs)
+        on_stage("search: compiling and first epoch")
+        grid = train.grid(axes, range(protocol.seed, protocol.seed + protocol.search_seeds))
+        seeds, numbers = grid.pop("seeds"), grid
+        scores = []
+        for i, seed in enumerate(seeds):
+            own = {name: float(values[i]) for name, values in numbers.items()}
+            run = Run("search", i, len(seeds), int(seed), own)
+            fitted = self.fit(config, problem, run, checkpoints, partial(on_entry, run))
+            last = [entry[self.decided_by(config)][0] for entry in fitted.history[-_LAST:]]
+            scores.append(float(np.mean(last)))
+        means = np.array(scores).reshape(-1, protocol.search_seeds).mean(axis=1)
+        if not np.isfinite(means).any():
+            raise no_finite_score()
+        best = int(np.nanargmax(means))
+        points = [
+            {name: float(values[i]) for name, values in numbers.items()}
+            for i in range(0, len(seeds), protocol.search_seeds)
+        ]
+        reached = np.full(len(points), epochs)
+        choice = train.Selection(best, epochs, float(means[best]), means, reached)
+        return SearchResult(points, choice)
+
+    def train_models(
+        self, config: Any, problem: P, phase: str, searched: SearchResult, checkpoints: Path,
+        on_entry: OnEntry, on_stage: OnStage,
+    ) -> Iterator[list[Any]]:  # fmt: skip
+        """See :meth:`Study.train_models`; each seed is trained when its model is requested."""
+        for index in range(config.protocol.seeds):
+            on_stage(f"{phase}: compiling and first epoch")
+            yield [learn(self, config, problem, searched.point, index, checkpoints, on_entry)]
+
+    def save_models(
+        self, config: C, problem: P, phase: str, models: list[Any], folder: Path
+    ) -> None:
+        """See :meth:`Study.save_models`."""
+        self.save(models[0], folder)
 
     @abstractmethod
     def save(self, learned: Any, folder: Path) -> None:
         """Saves the learned model of the first seed."""
 
-    def draw(
-        self, config: C, problem: P, learned: Any, evaluation: Evaluation, title: str, folder: Path
+    def draw_curves(
+        self, config: C, problem: P, searched: SearchResult, history: list[dict[str, Any]],
+        title: str, path: Path,
     ) -> None:  # fmt: skip
-        """Plots figures of the learned model of the first seed."""
+        """See :meth:`Study.draw_curves`."""
+        from ._study_plots import draw_curves  # Matplotlib is slow to import
 
+        draw_curves(path, history, title, self.curves)
 
-def search(
-    study: Study[Any, P], config: Any, problem: P, checkpoints: Path, on_entry: OnEntry
-) -> tuple[list[dict[str, float]], train.Selection]:
-    """Trains all points of the sweep and selects the best by validation score.
-
-    The score of a run is the mean of its last three reports; that of a point is the mean over its
-    seeds.
-    """
-    protocol = config.protocol
-    # The score of the last stage selects the point.
-    *_, epochs = (n for stage in study.stages if (n := study.epochs(config, stage)))
-    axes = study.schema.axes(config)
-    if not axes:
-        return [{}], train.Selection(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
-    grid = train.grid(axes, range(protocol.seed, protocol.seed + protocol.search_seeds))
-    seeds, numbers = grid.pop("seeds"), grid
-    scores = []
-    for i, seed in enumerate(seeds):
-        own = {name: float(values[i]) for name, values in numbers.items()}
-        run = Run("search", i, len(seeds), int(seed), own)
-        fitted = study.fit(config, problem, run, checkpoints, partial(on_entry, run))
-        last = [entry[study.decided_by(config)][0] for entry in fitted.history[-_LAST:]]
-        scores.append(float(np.mean(last)))
-    of_points = np.array(scores).reshape(-1, protocol.search_seeds)
-    means = of_points.mean(axis=1)
-    if not np.isfinite(means).any():
-        raise train.TrainingDiverged("No run of the search came to a finite validation score.")
-    best = int(np.nanargmax(means))
-    points = [
-        {name: float(values[i]) for name, values in numbers.items()}
-        for i in range(0, len(seeds), protocol.search_seeds)
-    ]
-    reached = np.full(len(points), epochs)
-    return points, train.Selection(best, epochs, float(means[best]), means, reached)
+    def report(
+        self, config: C, problem: P, searched: SearchResult, per_seed: list[dict[str, float]]
+    ) -> Iterable[str | Table]:
+        """See :meth:`Study.report`."""
+        table = Table(title=f"Test set{of_seeds(len(per_seed))}")
+        table.add_column("metric")
+        table.add_column("value", justify="right")
+        for name in per_seed[0]:
+            table.add_row(self.names[name], cell([metrics[name] for metrics in per_seed]))
+        yield table
 
 
 def learn(
-    study: Study[Any, P], config: Any, problem: P, point: dict[str, float], index: int,
+    study: TaskStudy[Any, P], config: Any, problem: P, point: dict[str, float], index: int,
     checkpoints: Path, on_entry: OnEntry,
 ) -> Any:  # fmt: skip
     """Trains the final run of one seed at a point of the sweep and returns the learned model."""
@@ -352,23 +546,3 @@ def learn(
     run = Run("final", index, protocol.seeds, protocol.seed + index, point)
     fitted = study.fit(config, problem, run, checkpoints, partial(on_entry, run))
     return study.trained(config, problem, run, fitted)
-
-
-def summary(
-    study: Study[Any, Any], config: Any, outcome: Outcome, history: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Returns the content of ``metrics.json``.
-
-    Returns:
-      The mean of each metric over the seeds and, with several seeds, its standard deviation as
-      ``NAME_std``; under ``chosen`` the selected ``point`` of the sweep and, if there is a sweep,
-      its validation score; and the ``seconds`` of training.
-    """
-    choice = outcome.choice
-    found: dict[str, Any] = over_seeds(outcome.per_seed)
-    chosen: dict[str, Any] = {"point": outcome.points[choice.point]}
-    if not np.isnan(choice.score):
-        chosen[study.decided_by(config)] = choice.score
-    found["chosen"] = chosen
-    last = {(e["phase"], e["run"], e.get("stage")): e["seconds"] for e in history}
-    return found | {"seconds": round(sum(last.values()), 3)}

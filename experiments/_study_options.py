@@ -11,7 +11,7 @@ from crl_jax import train
 from ._optimizers import RULES, SCHEDULES
 from ._option_group import option_group
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
-from ._schema import check_seeds
+from ._schema import WAS, check_seeds
 
 
 @option_group
@@ -94,6 +94,10 @@ class OutputOptions:
     mesh: str | None = None
     """Mesh of several devices, such as data=4: batches are sharded over them. A run can be resumed
     on another number of devices."""
+    processes: str | None = field(default=None, metadata={WAS: None})
+    """Train with several processes: auto to detect the cluster, or INDEX/COUNT@HOST:PORT with the
+    address of the first process, such as 0/2@localhost:1234. All processes must see the same
+    files."""
 
 
 NUMBERS = ("lr", "weight_decay", "decay", "warm_up")

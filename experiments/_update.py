@@ -39,23 +39,23 @@ def settle_update(
         pays = train.prefer_row_updates(n_rows, n_read)
         update = "rows" if pays and not hindrance else "tables"
     what = "the rows that its batch reads" if update == "rows" else "whole tables"
-    return update, f"a step changes {what}: {n_rows:,} rows, at most {n_read:,} are read"
+    return update, f"a step updates {what}: {n_rows:,} rows, at most {n_read:,} are read"
 
 
 def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
     """Returns the reason why row updates are not equivalent to dense ones; empty if they are."""
     optimizer, encoder = config.training.optimizer, config.encoding.encoder
     if config.training.l2_target == "tables":
-        return "goes with --l2-target rows, got tables"
+        return "needs --l2-target rows, got tables"
     rule = ROW_RULES.get(optimizer)
     if rule is None:
-        return f"takes another --optimizer than {optimizer}"
+        return f"does not support --optimizer {optimizer}"
     if not ENCODERS[encoder].by_rows:
-        return f"takes another --encoder than {encoder}, whose vectors are made of many rows"
+        return f"does not support --encoder {encoder}, whose vectors depend on many rows"
     if config.contrasting.contrast != "none":
-        return f"goes with no --contrast, got {config.contrasting.contrast}"
+        return f"does not support --contrast {config.contrasting.contrast}"
     if rule is train.rows.adam and sampler.uses_scores:
-        return "with --optimizer adam takes a --sampler that does not look at scores"
+        return "with --optimizer adam needs a --sampler that does not use scores"
     return ""
 
 

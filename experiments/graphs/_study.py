@@ -15,7 +15,7 @@ from .._learned import Learned
 from .._mesh import mesh_of
 from .._registry import settle
 from .._rundir import write_arrays
-from .._study import Evaluation, OnStage, Study
+from .._study import Evaluation, OnStage, TaskStudy
 from .._truth import evaluate_weights
 from ..view_losses import LOSSES, in_words, parts_of_loss
 from ._config import SCHEMA, Config, DataOptions, anchor
@@ -96,7 +96,7 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
     return Problem(graphs, models.GraphArrays.from_graphs(graphs), learn, valid)
 
 
-class GraphStudy(Study[Config, Problem]):
+class GraphStudy(TaskStudy[Config, Problem]):
     """Self-supervised graph representations, trained on two views of each graph."""
 
     schema, description = SCHEMA, _DESCRIPTION
@@ -116,7 +116,7 @@ class GraphStudy(Study[Config, Problem]):
     def task(
         self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]
     ) -> tasks.SimCLR:
-        """See :meth:`Study.task`."""
+        """See :meth:`TaskStudy.task`."""
         options, mesh = config.training, mesh_of(config.output.mesh)
         hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
         backbone = make_backbone(config.encoding, problem.graphs.features.shape[1])
@@ -134,7 +134,7 @@ class GraphStudy(Study[Config, Problem]):
         )  # fmt: skip
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
-        """See :meth:`Study.batches`."""
+        """See :meth:`TaskStudy.batches`."""
         places = problem.learn if phase == "search" else problem.all
         return train.ArrayBatches(tasks.LabelledExamples(places, problem.labels(places)))
 

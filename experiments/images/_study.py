@@ -14,7 +14,7 @@ from .._encoder_file import save_backbone
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._learned import Learned, measured_of_views
 from .._registry import settle
-from .._study import Evaluation, OnStage, Study
+from .._study import Evaluation, OnStage, TaskStudy
 from .._truth import evaluate_weights
 from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
 from ..view_losses import LOSSES, parts_of_loss, share_of_classes
@@ -64,7 +64,7 @@ _CURVES = {
 }
 
 
-class Images(Study[Config, Problem]):
+class Images(TaskStudy[Config, Problem]):
     """Self-supervised image representations, trained on two views of each image."""
 
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
@@ -72,7 +72,7 @@ class Images(Study[Config, Problem]):
     names, curves = NAMES, _CURVES
 
     def run_name(self, config: Config) -> str:
-        """See :meth:`Study.run_name`."""
+        """See :meth:`TaskStudy.run_name`."""
         return f"{config.method.method}-{config.objective.loss}"
 
     def check(self, config: Config) -> None:
@@ -106,7 +106,7 @@ class Images(Study[Config, Problem]):
         return self.complete_entries(config, tau_plus=share_of_classes(n_classes))
 
     def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
-        """See :meth:`Study.task`."""
+        """See :meth:`TaskStudy.task`."""
         chosen, options = METHODS[config.method.method], config.training
         part = problem.part(phase)
         hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
@@ -194,7 +194,7 @@ class Images(Study[Config, Problem]):
         draw_views(folder / VIEWS, augment, problem.train, config.protocol.seed)
 
     def save(self, learned: Learned, folder: Path) -> None:
-        """See :meth:`Study.save`."""
+        """See :meth:`TaskStudy.save`."""
         save_backbone(folder, learned)
 
     def draw(

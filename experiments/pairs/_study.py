@@ -15,7 +15,7 @@ from .. import _truth as truth
 from .._bert import Encoder, layers, settled
 from .._registry import settle
 from .._rundir import write_arrays
-from .._study import Evaluation, OnStage, Run, Study
+from .._study import Evaluation, OnStage, Run, TaskStudy
 from ..images import _views as views
 from ..images._views import make_views
 from ..images.encoders import ENCODERS
@@ -72,7 +72,7 @@ _CURVES = {
 }
 
 
-class Pairs(Study[Config, Problem]):
+class Pairs(TaskStudy[Config, Problem]):
     """Image and text networks with a shared embedding space."""
 
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
@@ -105,7 +105,7 @@ class Pairs(Study[Config, Problem]):
     def task(
         self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]
     ) -> tasks.CLIP:
-        """See :meth:`Study.task`."""
+        """See :meth:`TaskStudy.task`."""
         options, encoder = config.training, problem.encoder
         entry = LOSSES[config.objective.loss]
         assert options.temperature is not None
@@ -181,7 +181,7 @@ class Pairs(Study[Config, Problem]):
         yield views.in_words(config.views)
 
     def trained(self, config: Config, problem: Problem, run: Run, fitted: train.FitResult) -> Found:
-        """See :meth:`Study.trained`."""
+        """See :meth:`TaskStudy.trained`."""
         return Found.of(super().trained(config, problem, run, fitted), problem)
 
     def evaluate(

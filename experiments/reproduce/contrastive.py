@@ -8,9 +8,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .._config import Config
-from .._pipeline import for_fit
-from .._sweep import parse_sweep
+from .._config import SCHEMA, Config
+from .._recommend import sweep_paths
 from ..objectives import resolve
 from ..recipes import RECIPES
 from .methods import SAMPLING, Method, Minibatch, World
@@ -116,7 +115,7 @@ def _recipe(label: str, encoder: str, end: str = "") -> Config:
 def _method(label: str, config: Config, budget: Budget, world: World | None = None) -> Method:
     axes = {
         name: tuple(values)
-        for name, values in parse_sweep(config).items()
+        for name, values in SCHEMA.axes(config).items()
         if name not in budget.fixed
     }
     objective = resolve(config.objective, tuple(axes))
@@ -134,7 +133,7 @@ def _method(label: str, config: Config, budget: Budget, world: World | None = No
         recipe=dataclasses.replace(SAMPLING, encoder=encoding["encoder"], dim=budget.dim),
         minibatch=dataclasses.replace(
             budget.minibatch,
-            axes=tuple(for_fit(config, objective, scaled).items()),
+            axes=tuple(sweep_paths(config, objective, scaled).items()),
             learning_rate=budget.fixed.get("lr", training.lr) * budget.faster,
             weight_decay=training.weight_decay,
             init_scale=budget.fixed.get("init_scale", training.init_scale),

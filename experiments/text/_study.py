@@ -16,7 +16,7 @@ from .._bert import layers, settled
 from .._learned import Learned
 from .._registry import filled, settle
 from .._rundir import write_arrays
-from .._study import Evaluation, OnLine, OnStage, Run, Study
+from .._study import Evaluation, OnLine, OnStage, Run, TaskStudy
 from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
 from ..view_losses import in_words, parts_of_loss, share_of_classes
 from ._config import SCHEMA, Config, anchor
@@ -80,7 +80,7 @@ _CURVES = {
 }
 
 
-class TextStudy(Study[Config, Problem]):
+class TextStudy(TaskStudy[Config, Problem]):
     """Text encoders with contrastive pre-training and fine-tuning."""
 
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
@@ -89,7 +89,7 @@ class TextStudy(Study[Config, Problem]):
     stages = (PRE_TRAINING, FINE_TUNING)
 
     def run_name(self, config: Config) -> str:
-        """See :meth:`Study.run_name`."""
+        """See :meth:`TaskStudy.run_name`."""
         method = config.method.method
         return f"{method}-{config.objective.loss}" if _pretrains(config) else method
 
@@ -233,7 +233,7 @@ class TextStudy(Study[Config, Problem]):
         return Stages(contrast, start, classifier, history)
 
     def trained(self, config: Config, problem: Problem, run: Run, fitted: Stages) -> TextLearned:
-        """See :meth:`Study.trained`."""
+        """See :meth:`TaskStudy.trained`."""
         return TextLearned.of(problem, fitted)
 
     def evaluate(

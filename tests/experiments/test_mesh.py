@@ -17,21 +17,15 @@ def scores(folder):
     return json.loads((folder / "metrics.json").read_text())["ndcg@20"]
 
 
-def test_a_run_on_a_mesh_comes_to_the_same(ratings, tmp_path, capsys):
-    flags = ["--data", str(ratings), *SHORT]
+def test_a_mesh_gives_the_result_of_one_device_and_can_change(ratings, tmp_path, capsys):
+    """Without its metrics, a finished run resumes from its last checkpoint to evaluate again."""
+    flags, out = ["--data", str(ratings), *SHORT], tmp_path / "eight"
     assert main([*flags, "--out", str(tmp_path / "one")]) == 0
     capsys.readouterr()
-    assert main([*flags, "--mesh", "data=2,table=4", "--out", str(tmp_path / "eight")]) == 0
+    assert main([*flags, "--mesh", "data=2,table=4", "--out", str(out)]) == 0
     assert "on 8 × cpu (cpu), data=2, table=4" in one_line(capsys.readouterr().out)
-    assert scores(tmp_path / "eight") == pytest.approx(scores(tmp_path / "one"), abs=1e-3)
-
-
-def test_a_run_goes_on_with_other_devices(ratings, tmp_path):
-    """Its results gone, a finished run goes on from its last checkpoint: to score again."""
-    out = tmp_path / "run"
-    flags = ["--data", str(ratings), *SHORT, "--mesh", "table=4"]
-    assert main([*flags, "--out", str(out)]) == 0
     before = scores(out)
+    assert before == pytest.approx(scores(tmp_path / "one"), abs=1e-3)
     (out / "metrics.json").unlink()
     assert main(["--resume", str(out), "--mesh", "data=2"]) == 0
     assert scores(out) == pytest.approx(before, abs=1e-6)
@@ -50,14 +44,14 @@ def test_several_processes_take_all_devices(monkeypatch):
     mesh = mesh_of(None)
     assert mesh is not None
     assert dict(mesh.shape) == {"data": 8, "table": 1}
-    with raises(ValueError, match="--mesh data=4 must take all 8 devices of 2 processes"):
+    with raises(ValueError, match="--mesh data=4 must use all 8 devices of 2 processes"):
         mesh_of("data=4")
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["rows=2"], "--mesh takes the number of devices along data and table, such as data=4"),
+        (["rows=2"], "--mesh must be the number of devices along data and table, such as data=4"),
         (["data=2,data=4"], "got data=2,data=4"),
         (["data=4,table=0"], "got data=4,table=0"),
         (["data=-1"], "got data=-1"),

@@ -9,10 +9,12 @@ from _helpers.commands import forget_own
 from _helpers.refusals import raises
 
 from experiments._config import SCHEMA, Config
-from experiments._recommend import _configure, main
+from experiments._recommend import Recommend
 from experiments._schema import to_json
+from experiments._study_command import configure
 from experiments.encoders import ENCODERS
 from experiments.objectives import OBJECTIVES
+from experiments.recommend import main
 from experiments.sampling import SAMPLERS
 from experiments.view_losses import LOSSES
 
@@ -95,11 +97,11 @@ def own(tmp_path, monkeypatch):
 
 
 def test_their_flags_come_from_their_signatures():
-    config, _, _ = _configure(FLAGS)
+    config, _, _ = configure(Recommend(), FLAGS)
     assert (config.objective.margin, config.objective.power) == (0.5, None)
     assert (config.sampling.spread, config.encoding.factor) == (0.25, 3)
     with raises(ValueError, match="--power must be a number in \\[1, 4\\], got 5"):
-        _configure([*FLAGS, "--power", "5"])
+        configure(Recommend(), [*FLAGS, "--power", "5"])
     with raises(ValueError, match="has no --tau-plus; it takes .*--power"):
         main_message([*FLAGS, "--tau-plus", "0.1"])
     stored = to_json(config)
@@ -108,7 +110,7 @@ def test_their_flags_come_from_their_signatures():
 
 def main_message(flags):
     """Runs the checks that follow flag parsing, for their error."""
-    config, _, _ = _configure(flags)
+    config, _, _ = configure(Recommend(), flags)
     SCHEMA.settle(config)
 
 
@@ -126,9 +128,9 @@ def test_a_run_trains_them_and_goes_on(ratings, tmp_path):
 
 
 def test_a_flag_replaces_an_own_loss_of_a_configuration(tmp_path):
-    config, _, _ = _configure([*FLAGS, "--power", "3"])
+    config, _, _ = configure(Recommend(), [*FLAGS, "--power", "3"])
     (tmp_path / "own.json").write_text(json.dumps(to_json(config)))
-    other, _, _ = _configure(["--config", str(tmp_path / "own.json"), "--loss", "bpr"])
+    other, _, _ = configure(Recommend(), ["--config", str(tmp_path / "own.json"), "--loss", "bpr"])
     assert other.objective.loss == "bpr"
     assert (other.sampling.spread, other.encoding.factor) == (0.25, 3)
 
@@ -143,7 +145,7 @@ def test_a_flag_replaces_an_own_loss_of_a_configuration(tmp_path):
 )
 def test_what_is_not_there_is_refused(name, message):
     with raises(ValueError, match=message):
-        _configure(["--loss", name])
+        configure(Recommend(), ["--loss", name])
     stored = to_json(Config())
     stored["objective"]["loss"] = name
     with raises(ValueError, match=message):
@@ -159,11 +161,11 @@ def test_views_take_a_loss_of_ones_own():
 
 def test_help_shows_what_a_choice_takes(capsys):
     with pytest.raises(SystemExit):
-        _configure(["--loss", "dpl", "--help"])
+        configure(Recommend(), ["--loss", "dpl", "--help"])
     shown = capsys.readouterr().out
     assert "--tau-plus" in shown
     assert "--floor" in shown
     assert "--beta" not in shown
     with pytest.raises(SystemExit):
-        _configure(["--loss", "own_parts:hinge", "--help"])
+        configure(Recommend(), ["--loss", "own_parts:hinge", "--help"])
     assert "Exponent of the hinge (in [1, 4]" in " ".join(capsys.readouterr().out.split())

@@ -62,7 +62,7 @@ def test_a_given_validation_part_is_not_passed_over_in_silence(folder):
 
 @pytest.mark.parametrize("split", ["ratio", "clean", "leave_k_out"])
 def test_a_named_split_cuts_all_anew_and_says_so(folder, split):
-    with pytest.warns(UserWarning, match=f"--split {split} puts the given parts of .* together"):
+    with pytest.warns(UserWarning, match=f"--split {split} merges the given parts of .* again"):
         problem = load_problem(DataOptions(str(folder), split=split))
     assert pairs(problem.test) != TEST
     assert pairs(problem.train, problem.valid, problem.test) == set(PAIRS)

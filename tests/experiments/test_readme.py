@@ -4,8 +4,10 @@ import dataclasses
 import json
 import re
 import shlex
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,9 +20,10 @@ from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
 from experiments._config import SCHEMA, Config
 from experiments._ranges import holds
-from experiments._recommend import _configure
+from experiments._recommend import Recommend
 from experiments._registry import limits_of, settle, sweepable, with_flags
 from experiments._schema import to_json
+from experiments._study_command import configure
 from experiments._topk import TopK
 from experiments.numerical import _options as of_numerical
 from experiments.numerical import main as numerical
@@ -68,7 +71,7 @@ def test_commands_are_taken(command, monkeypatch, tmp_path):
         case "recommend", ["--resume", folder]:
             assert any(folder in given for given in COMMANDS if "--resume" not in given)
         case "recommend", _:
-            _configure(arguments)
+            configure(Recommend(), arguments)
             forget_own(OBJECTIVES)
         case "numerical", _:
             of_numerical.parse(arguments)
@@ -192,6 +195,22 @@ def test_a_target_takes_one_file_and_one_line(folder, tmp_path, monkeypatch):
         [tau, seed] for tau in ("0.0", "0.05", "0.1") for seed in "01"
     ]
     assert (tmp_path / "figure-9.9.png").is_file()
+
+
+@pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+def test_a_command_takes_one_file(tmp_path, monkeypatch):
+    module = ModuleType("experiments.vectors")
+    module.__package__ = "experiments"
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # type hints are resolved there
+    exec(block('"""Representations of vectors'), module.__dict__)
+    out = tmp_path / "run"
+    flags = ["--epochs", "2", "--sweep", "noise=0.1,0.3", "--loss", "debiased", "--out", str(out)]
+    assert module.main(flags) == 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["knn"] > 0.8
+    assert metrics["chosen"]["point"]["noise"] in (0.1, 0.3)
+    assert {"curves.png", "parameters.npz", "sweep.csv"} <= {path.name for path in out.iterdir()}
+    assert module.main(["--resume", str(out)]) == 0
 
 
 def test_a_target_may_load_what_it_likes():

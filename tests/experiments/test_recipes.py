@@ -13,8 +13,9 @@ from _helpers.refusals import raises
 from experiments import _options as options
 from experiments import configs
 from experiments._config import Config
-from experiments._recommend import _configure
+from experiments._recommend import Recommend
 from experiments._schema import to_json
+from experiments._study_command import configure
 from experiments.images import recipes as images
 from experiments.pairs import recipes as pairs
 from experiments.recipes import RECIPES
@@ -40,7 +41,7 @@ def others(name: str) -> tuple[str, ...]:
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_what_flags_set_replaces_the_sweep_of_a_recipe(flags, sweep, first):
-    config, _, _ = _configure([*SEARCH, *flags] if first else [*flags, *SEARCH])
+    config, _, _ = configure(Recommend(), [*SEARCH, *flags] if first else [*flags, *SEARCH])
     assert config.protocol.sweep == sweep
     if "--weight-decay" in flags:
         assert config.training.weight_decay == 0
@@ -64,7 +65,7 @@ def test_every_named_configuration_belongs_to_one_command():
 
 def test_flags_change_a_recipe():
     name, recipe = next(iter(RECIPES.items()))
-    config, _, resumed = _configure(["--recipe", name, "--epochs", "3", "--seeds", "1"])
+    config, _, resumed = configure(Recommend(), ["--recipe", name, "--epochs", "3", "--seeds", "1"])
     assert not resumed
     assert config.objective == recipe.objective
     assert (config.training.epochs, config.protocol.seeds) == (3, 1)
@@ -97,12 +98,12 @@ protocol: {sweep: ["decay=0.1,1"]}
 @pytest.mark.parametrize(("name", "content"), [("a.toml", TOML), ("a.yaml", YAML)])
 def test_a_configuration_is_read_from_a_file(name, content, tmp_path):
     flags = written(tmp_path, name, content)
-    config, _, resumed = _configure([*flags, "--epochs", "3"])
+    config, _, resumed = configure(Recommend(), [*flags, "--epochs", "3"])
     assert not resumed
     assert (config.objective.loss, config.objective.tau_plus) == ("dpl", 0.05)
     assert (config.training.lr, config.training.epochs) == (0.01, 3)
     assert config.protocol.sweep == ("decay=0.1,1",)
-    assert _configure([*flags, "--decay", "0.3"])[0].protocol.sweep == ()
+    assert configure(Recommend(), [*flags, "--decay", "0.3"])[0].protocol.sweep == ()
     assert config.sampling == Config().sampling
 
 
@@ -111,7 +112,7 @@ def test_the_configuration_of_a_run_starts_another(tmp_path):
         Config(), output=options.OutputOptions(out=tmp_path / "first", log="tensorboard")
     )
     stored = {**to_json(first), "environment": {"jax": "0.10"}}
-    config, folder, _ = _configure(written(tmp_path, "config.json", json.dumps(stored)))
+    config, folder, _ = configure(Recommend(), written(tmp_path, "config.json", json.dumps(stored)))
     assert folder != tmp_path / "first"
     assert config == replace(first, output=options.OutputOptions(log="tensorboard"))
 
@@ -143,11 +144,11 @@ BROKEN = {
 )
 def test_broken_files_are_refused(name, content, message, tmp_path):
     with raises(ValueError, match=re.escape(message)):
-        _configure(written(tmp_path, name, content))
+        configure(Recommend(), written(tmp_path, name, content))
 
 
 def test_a_file_must_be_there_and_no_recipe_beside_it(tmp_path):
     with raises(ValueError, match="there is no such file"):
-        _configure(["--config", str(tmp_path / "none.toml")])
+        configure(Recommend(), ["--config", str(tmp_path / "none.toml")])
     with raises(ValueError, match="give one of them"):
-        _configure([*SEARCH, *written(tmp_path, "a.toml", TOML)])
+        configure(Recommend(), [*SEARCH, *written(tmp_path, "a.toml", TOML)])

@@ -6,10 +6,7 @@ import io
 import json
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -17,17 +14,21 @@ import numpy as np
 import polars
 import pytest
 from _helpers.commands import QUICK, SHORT, one_line
+from _helpers.studies import history, kill, prepare, resume
 
+from crl_jax import tasks
 from crl_jax.models import InteractionGraph
 from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
+from experiments._config import Config, LossOptions
 from experiments._locks import hold
+from experiments._options import ProtocolOptions
+from experiments._recommend import Recommend, _fit
+from experiments._traced import trace_step
 from experiments.contrasts import CONTRASTS
 from experiments.recommend import main
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +91,7 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     assert f"chosen on validation data: {chosen}" in screen
     stages = [f"reading {ratings.parent.name}/log.csv", "splitting",
               "search: compiling", "search 1/3  loss",
-              "search 3/3  loss", "final: compiling", "planning evaluation",
-              "scoring the test set"]  # fmt: skip
+              "search 3/3  loss", "final: compiling", "evaluating seed 0", "drawing"]  # fmt: skip
     places = [screen.index(f"\n{stage}") if stage != stages[0] else 0 for stage in stages]
     assert places == sorted(places)
     assert screen.startswith(stages[0])
@@ -104,15 +104,9 @@ TOGETHER = {
     "schedule": ["--loss", "truncated_bpr", "--sampler", "srns", "--candidates", "4",
                  "--sweep", "variance_weight=0,5"],
     "own negatives": ["--loss", "mpr"],
-    "graph": ["--encoder", "lightgcn", "--similarity", "cosine", "--temperature", "0.2",
-              "--edge-dropout", "0.1"],
     "contrast": ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-loss", "bayesian",
                  "--sweep", "contrast_weight=0.1,0.3", "--sweep", "contrast_beta=0.6"],
     "positives alone": ["--loss", "directau", "--sweep", "gamma=0.5,1"],
-    **{
-        name: ["--encoder", "lightgcn", "--contrast", name]
-        for name in CONTRASTS if name not in ("none", "xsimgcl")
-    },
 }  # fmt: skip
 
 
@@ -123,9 +117,9 @@ def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_pa
     arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--out", str(out)]
     assert main([*arguments, *TOGETHER[name]]) == 0
     assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
-    history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
-    assert {entry["phase"] for entry in history} == {"search"}
-    for entry in history:  # shares of true and of informative negatives
+    entries = history(out)
+    assert {entry["phase"] for entry in entries} == {"search"}
+    for entry in entries:  # shares of true and of informative negatives
         assert all(0 <= rate <= 1 for rate in entry["tnr"])
         assert all(-1 <= rate <= 1 for rate in entry["inf"])
 
@@ -143,8 +137,7 @@ def test_seeds_give_mean_and_deviation_of_the_searched_models_without_refit(
     assert metrics["recall@10"] == pytest.approx(np.mean(values))
     assert metrics["recall@10_std"] == pytest.approx(np.std(values, ddof=1))
     assert "mean ± standard deviation of 3 seeds" in capsys.readouterr().out
-    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
-    assert {line["phase"] for line in lines} == {"search"}
+    assert {line["phase"] for line in history(out)} == {"search"}
 
 
 def test_without_a_validation_part_it_trains_as_long_as_told(ratings, tmp_path, capsys):
@@ -153,11 +146,10 @@ def test_without_a_validation_part_it_trains_as_long_as_told(ratings, tmp_path, 
     assert main([*arguments, "--out", str(out)]) == 0
     screen = capsys.readouterr().out
     assert "validation, " not in screen
-    assert "trained for 3 epochs, as told, without validation data" in screen
+    assert "trained for 3 epochs, without validation data" in screen
     assert "scored: a model trained on training data" in screen
     assert "saved for use: a model trained on training + test data" in screen
-    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
-    assert [(line["phase"], line["epoch"]) for line in lines] == [
+    assert [(line["phase"], line["epoch"]) for line in history(out)] == [
         (phase, epoch) for phase in ("final", "use") for epoch in (1, 2, 3)
     ]
     metrics = json.loads((out / "metrics.json").read_text())
@@ -167,10 +159,11 @@ def test_without_a_validation_part_it_trains_as_long_as_told(ratings, tmp_path, 
     assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
 
 
-def test_a_loss_with_no_number_but_a_swept_one_is_shown_without_brackets(ratings, tmp_path, capsys):
-    arguments = ["--data", str(ratings), "--epochs", "1", "--dim", "2", "--refit", "none"]
-    assert main([*arguments, "--sweep", "temperature=1", "--out", str(tmp_path / "run")]) == 0
-    assert "\nbpr, rns, mf on " in capsys.readouterr().out
+def test_a_loss_with_no_number_but_a_swept_one_is_shown_without_brackets():
+    config = Config(protocol=ProtocolOptions(sweep=("temperature=1",)))
+    assert Recommend().describe_training(config) == "bpr, rns, mf"
+    config = Config(objective=LossOptions(loss="gbpr", n_neg=2))
+    assert Recommend().describe_training(config).startswith("gbpr (rho=")
 
 
 def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, capsys):
@@ -194,11 +187,7 @@ def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, c
     )  # fmt: skip
     objective = json.loads((out / "config.json").read_text())["objective"]
     assert (objective["tau_plus"], objective["floor"]) == (None, 0.01)  # the sweep sets tau_plus
-    final = [
-        json.loads(line)
-        for line in (out / "history.jsonl").read_text().splitlines()
-        if json.loads(line)["phase"] == "final"
-    ]
+    final = [line for line in history(out) if line["phase"] == "final"]
     assert len(final) == int(chosen[0]["best_epoch"])
     assert len(final[0]["loss"]) == 2
     assert "Grid, decided on validation data" in capsys.readouterr().out
@@ -243,22 +232,24 @@ def test_the_history_is_logged_where_it_is_asked_for(ratings, tmp_path, monkeypa
     monkeypatch.setattr("experiments._loggers.TensorBoard", board)
     arguments = ["--data", str(ratings), *QUICK, "--log", "tensorboard", "--out", str(out)]
     assert main(arguments) == 0
-    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
-    assert logged == [*lines, "closed"]
+    assert [e if e == "closed" else {**e, "seconds": 0} for e in logged] == [
+        *({**line, "seconds": 0} for line in history(out)), "closed",
+    ]  # fmt: skip
 
 
-def test_the_model_is_kept_whatever_happens_to_its_scores(ratings, tmp_path, monkeypatch):
-    out = tmp_path / "run"
+def test_the_model_is_kept_whatever_happens_to_its_scores(finished, monkeypatch):
+    (finished / "metrics.json").unlink()
+    (finished / "checkpoint" / "model.npz").unlink()
 
-    def fail(*_, **__):
+    def fail(*_):
         raise ValueError("no scores today")
 
     with monkeypatch.context() as patch:
-        patch.setattr("experiments._pipeline.score", fail)
-        assert main(["--data", str(ratings), *QUICK, "--out", str(out)]) == 2
-    assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
-    assert main(["--resume", str(out)]) == 0
-    assert (out / "metrics.json").exists()
+        patch.setattr(Recommend, "evaluate", fail)
+        assert main(["--resume", str(finished)]) == 2
+    assert main(["topk", "--run", str(finished), "--user", "u7"]) == 0
+    assert main(["--resume", str(finished)]) == 0
+    assert (finished / "metrics.json").exists()
 
 
 TOPK_WRONG = {
@@ -273,9 +264,9 @@ TOPK_WRONG = {
 
 
 @pytest.mark.parametrize("name", TOPK_WRONG)
-def test_topk_says_what_is_wrong(name, finished, capsys):
+def test_topk_says_what_is_wrong(name, first_run, capsys):
     arguments, message = TOPK_WRONG[name]
-    assert main(["topk", "--run", str(finished), *arguments]) == 2
+    assert main(["topk", "--run", str(first_run), *arguments]) == 2
     assert message in one_line(capsys.readouterr().err)
 
 
@@ -311,7 +302,7 @@ def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(finished, 
     assert "is finished" in one_line(capsys.readouterr().out)
     assert (finished / "metrics.json").read_bytes() == before
     assert main(["--resume", str(finished), "--lr", "1"]) == 2
-    assert "leave out other flags" in one_line(capsys.readouterr().err)
+    assert "omit other flags" in one_line(capsys.readouterr().err)
 
 
 def test_a_run_directory_is_of_one_process_at_a_time(finished, ratings, capsys):
@@ -364,60 +355,30 @@ def test_a_run_does_not_resume_on_other_data(finished, ratings, capsys):
     assert "belongs to another training" in one_line(capsys.readouterr().err)
 
 
-def run_until(arguments: list[str], history: Path, lines: int, how: signal.Signals) -> str | None:
-    """Runs the command in a subprocess and sends it a signal once the history has ``lines``.
+def test_a_killed_run_ends_as_one_never_killed(first_run, ratings, tmp_path, monkeypatch):
+    """Killed in the search and in the final training, at the first epoch of each."""
+    out = tmp_path / "killed"
+    flags = ["--data", str(ratings), *QUICK, "--checkpoint-seconds", "0", "--out", str(out)]
 
-    Returns its standard error, or None if the command finished before the signal.
-    """
-    command = [sys.executable, "-m", "experiments.recommend", *arguments]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as process:
-        deadline = time.monotonic() + 300
-        sent = False
-        while process.poll() is None and time.monotonic() < deadline and not sent:
-            if history.exists() and history.read_text().count("\n") >= lines:
-                process.send_signal(how)
-                sent = True
-            time.sleep(0.002)
-        _, error = process.communicate(timeout=60)
-    if process.returncode == 0:
-        return None
-    assert sent, error.decode()
-    assert process.returncode == (-9 if how == signal.SIGKILL else 128 + how)
-    return error.decode()
+    def at_first(checkpoint, loop):
+        return loop.epoch == 1
 
-
-def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
-    options = ["--data", str(ratings), "--epochs", "25", "--batch-size", "32", "--dim", "8",
-               "--lr", "0.01", "--patience", "25", "--seeds", "2",
-               "--checkpoint-seconds", "0"]  # fmt: skip
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert main([*options, "--out", str(whole)]) == 0
-    n_lines = (whole / "history.jsonl").read_text().count("\n")
-    history = killed / "history.jsonl"
-    # Interrupted in the search, then near its end or in the final training.
-    said = run_until([*options, "--out", str(killed)], history, 3, signal.SIGTERM)
-    assert said == (f"Terminated. Go on with: python -m experiments.recommend --resume {killed}\n")
-    again = ["--resume", str(killed)]
-    ended = run_until(again, history, n_lines - 2, signal.SIGKILL)
-    assert not (killed / "metrics.json").exists() or ended is None
-    assert main(again) == 0
-    want, _ = load_checkpoint(whole / "checkpoint" / "model.npz")
-    got, _ = load_checkpoint(killed / "checkpoint" / "model.npz")
+    kill(main, flags, monkeypatch, at_first)
+    assert [line["phase"] for line in history(out)] == []  # the checkpoint precedes the report
+    kill(main, ["--resume", str(out)], monkeypatch, at_first)
+    assert not (out / "metrics.json").exists()
+    assert resume(main, out, monkeypatch)[0] == 2
+    want, _ = load_checkpoint(first_run / "checkpoint" / "model.npz")
+    got, _ = load_checkpoint(out / "checkpoint" / "model.npz")
     for name in want:
         np.testing.assert_array_equal(got[name], want[name])
-    scores = [json.loads((folder / "metrics.json").read_text()) for folder in (killed, whole)]
+    scores = [json.loads((folder / "metrics.json").read_text()) for folder in (out, first_run)]
     assert scores[0] | {"seconds": 0} == scores[1] | {"seconds": 0}
-
-    def history(folder):
-        lines = map(json.loads, (folder / "history.jsonl").read_text().splitlines())
-        return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
-
-    assert history(killed) == history(whole)
+    assert history(out) == history(first_run)
 
 
-def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [name for name in CONTRASTS if name != "none"])
+def test_a_contrast_is_traced_and_made_once_for_each_part(name, ratings, tmp_path, monkeypatch):
     """Validating the flags of a contrast does not build the graph again."""
     made, of = [], InteractionGraph.from_interactions
 
@@ -425,11 +386,23 @@ def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypat
         made.append(len(train))
         return of(train, **how)
 
+    def trace(train, valid, *, encoder, loss, hyperparams, options, **_):
+        task = tasks.Ranking.from_interactions(
+            train, encoder=encoder, loss=loss, hyperparams=hyperparams,
+            auxiliary_loss=options.auxiliary_loss,
+        )  # fmt: skip
+        assert options.auxiliary_loss is not None
+        return trace_step(task, jax.tree.map(lambda leaf: leaf[:8], task.seen)).shape
+
     monkeypatch.setattr(InteractionGraph, "from_interactions", counting)
-    flags = ["--encoder", "lightgcn", "--contrast", "simgcl", *SHORT, "--epochs", "1"]
-    assert main(["--data", str(ratings), *flags, "--out", str(tmp_path / "run")]) == 0
-    assert len(made) == 2
-    assert made[0] < made[1]  # the search, then the final training on more data
+    monkeypatch.setattr(tasks, "fit_ranking", trace)
+    flags = ["--encoder", "lightgcn", "--contrast", name, "--edge-dropout", "0.1"]
+    config, problem = prepare(Recommend(), ["--data", str(ratings), *flags])
+    n_graphs, seed = len(made), {"seeds": np.zeros(1)}
+    for phase in ("search", "final"):
+        assert _fit(config, problem, phase, seed, tmp_path, lambda *_: None) == ()
+    assert len(made) == 2 * n_graphs
+    assert made[0] < made[-1]  # the search, then the final training on more data
 
 
 def test_approximate_recommendations_say_what_they_found(finished, tmp_path, capsys):

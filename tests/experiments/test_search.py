@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from crl_jax import data, losses, models, tasks, train
-from experiments import _pipeline as pipeline
 from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
+from experiments._recommend import Recommend
 from experiments.recommend import main
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -38,11 +38,10 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
         ),
     )
     history = []
-    outcome = pipeline.run(
-        config, problem, tmp_path, lambda phase, last, entry: history.append((phase, entry))
+    outcome = Recommend().search(
+        config, problem, tmp_path, lambda runs, entry: history.append(entry), lambda _: None
     )
-    assert {phase for phase, _ in history} == {"search"}
-    scores = np.array([entry["valid_ndcg@20"] for _, entry in history])  # [epochs, points x seeds]
+    scores = np.array([entry["valid_ndcg@20"] for entry in history])  # [epochs, points x seeds]
     assert scores.shape == (3, 6)
     means = np.stack([scores[:, :3].mean(1), scores[:, 3:].mean(1)], axis=1)
     padded = np.concatenate([means[:1], means, means[-1:]])
@@ -57,7 +56,7 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
         optimizer=train.Optimizer([0.01, 0.1][best], 1e-5, schedule=train.step_decay),
         seeds=np.array([5, 6]),
     )  # fmt: skip
-    for run, tables in enumerate(outcome.tables):
+    for run, tables in enumerate(outcome.models):
         for got, want in zip(tables, again.tables(run), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 

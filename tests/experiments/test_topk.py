@@ -11,11 +11,11 @@ import pytest
 from _helpers.refusals import raises
 
 from crl_jax import data, losses, models, tasks, train
-from experiments import _pipeline as pipeline
 from experiments import _topk
 from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
+from experiments._recommend import Recommend
 from experiments._saved import Model, save_model
 from experiments.recommend import main
 
@@ -124,23 +124,23 @@ def test_one_user_gets_what_that_user_gets_among_all(saved, capsys):
 
 
 class Run(NamedTuple):
-    """Result of a run: the selection, the test metrics per seed, and the saved vectors."""
+    """Result of a run: the selection, the test metrics per seed, and the tables to be saved."""
 
     choice: train.Selection
     per_seed: list[dict[str, float]]
     tables: list[models.Tables]
-    learned: tuple[str, ...]
 
 
-def run(config, problem, folder, on_epoch=lambda *_: None) -> Run:
-    trained = pipeline.run(config, problem, folder, on_epoch)
-    per_seed = pipeline.score_seeds(trained.tables, problem, config.protocol.k)
-    tables = trained.tables
-    if config.protocol.refit == "all":
-        tables = pipeline.train_again(
-            "use", config, problem, trained.points, trained.choice, folder, on_epoch
-        )
-    return Run(trained.choice, per_seed, tables, trained.learned)
+def run(config, problem, folder, on_entry=lambda *_: None) -> Run:
+    study, outputs = Recommend(), (folder, on_entry, lambda _: None)
+    searched = study.search(config, problem, *outputs)
+    per_seed, tables = [], []
+    for phase in study.phases(config)[1:]:
+        (tables,) = study.train_models(config, problem, phase, searched, *outputs)
+        if phase == "final":
+            found = [study.evaluate(config, problem, of, 0, lambda _: None) for of in tables]
+            per_seed = [evaluation.metrics for evaluation in found]
+    return Run(searched.choice, per_seed, tables)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,6 @@ def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use,
     protocol = dataclasses.replace(CONFIG.protocol, refit="valid")
     judged = run(dataclasses.replace(CONFIG, protocol=protocol), problem, tmp_path)
     assert for_use.per_seed == judged.per_seed
-    assert for_use.learned == judged.learned == ("train", "valid")
 
 
 def test_batches_come_from_the_host_where_it_is_asked_for(problem, tmp_path):
@@ -202,14 +201,14 @@ def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path)
         CONFIG, output=dataclasses.replace(CONFIG.output, checkpoint_seconds=0)
     )
 
-    def interrupt(phase, last_epoch, entry):
-        if (phase, entry["epoch"]) == ("use", min(2, last_epoch)):
+    def interrupt(runs, entry):
+        if (runs.phase, entry["epoch"]) == ("use", min(2, runs.epochs)):
             raise KeyboardInterrupt
 
     with raises(KeyboardInterrupt):
         run(config, problem, tmp_path, interrupt)
     entries = []
-    again = run(config, problem, tmp_path, lambda phase, last, entry: entries.append(phase))
+    again = run(config, problem, tmp_path, lambda runs, entry: entries.append(runs.phase))
     assert set(entries) == {"search", "final", "use"}
     jax.tree.map(np.testing.assert_array_equal, again.tables, for_use.tables)
     assert again.per_seed == for_use.per_seed
