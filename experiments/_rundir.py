@@ -1,4 +1,4 @@
-"""The run directory: what is in it, written so that no file is ever half there."""
+"""The run directory, whose files are written atomically."""
 
 import csv
 import importlib.metadata
@@ -29,9 +29,9 @@ CHECKPOINT = "checkpoint"
 
 
 def create(folder: Path, config: Any, command: str) -> None:
-    """Writes the configuration of a command's new run, in a folder that :func:`claim` holds.
+    """Writes the configuration of a new run to a folder that :func:`claim` holds.
 
-    Its section ``output`` gets the folder.
+    The folder is recorded in its section ``output``.
     """
     device = jax.devices()[0]
     environment = {
@@ -49,10 +49,10 @@ def create(folder: Path, config: Any, command: str) -> None:
 
 @contextmanager
 def claim(folder: Path, advice: str) -> Iterator[None]:
-    """Makes the folder of a new run and holds it, see :func:`occupy`.
+    """Creates the folder of a new run and locks it, see :func:`occupy`.
 
     Raises:
-      ValueError: If there is a run in it already, with ``advice``, or it is no directory.
+      ValueError: If it contains a run, with ``advice``, or is not a directory.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; name a directory.")
@@ -65,10 +65,10 @@ def claim(folder: Path, advice: str) -> Iterator[None]:
 
 @contextmanager
 def occupy(folder: Path) -> Iterator[None]:
-    """Keeps other processes out of a run directory.
+    """Locks a run directory.
 
     Raises:
-      ValueError: If another process is at work in it.
+      ValueError: If another process has locked it.
     """
     with hold(folder / ".lock", busy=f"another process is at work in {folder}; let it end first."):
         yield
@@ -78,8 +78,8 @@ def open_run(folder: Path, schema: Schema[C]) -> C:
     """Reads the configuration of the run in ``folder``.
 
     Raises:
-      ValueError: If there is no run in it, or one of another command, or its configuration is
-        damaged.
+      ValueError: If it contains no run, or one of another command, or its configuration is
+        invalid.
     """
     path = folder / CONFIG
     try:
@@ -95,14 +95,14 @@ def open_run(folder: Path, schema: Schema[C]) -> C:
 
 
 def _command_of(stored: Any) -> str | None:
-    """The command that wrote a configuration; None if it does not say."""
+    """Returns the command that wrote a configuration, or None if it is not recorded."""
     environment = stored.get("environment") if isinstance(stored, dict) else None
     of = environment.get("command") if isinstance(environment, dict) else None
     return of if isinstance(of, str) else None
 
 
 def going_on(folder: Path, command: str) -> str:
-    """How the run of a command in ``folder`` goes on from where it stands."""
+    """Returns the advice on how to resume the run of a command in ``folder``."""
     if (folder / METRICS).exists():
         return f"The run in {folder} is finished."
     if (folder / CONFIG).exists():
@@ -116,12 +116,12 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_history(path: Path, lines: list[dict[str, Any]]) -> None:
-    """Replaces the history, atomically; :func:`append_history` goes on from there."""
+    """Replaces the history, atomically."""
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def append_history(path: Path, line: dict[str, Any]) -> None:
-    """Adds one line to the history."""
+    """Appends a line to the history."""
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -129,7 +129,7 @@ def append_history(path: Path, line: dict[str, Any]) -> None:
 def write_sweep(
     path: Path, points: list[dict[str, float]], choice: train.Selection, metric: str
 ) -> None:
-    """Writes the table of a grid: its numbers, the validation score and which was chosen."""
+    """Writes the points of a grid with their validation scores, and marks the selected one."""
     rows = (
         [*point.values(), choice.scores[i], choice.best_epochs[i], int(i == choice.point)]
         for i, point in enumerate(points)
@@ -138,7 +138,7 @@ def write_sweep(
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes a table, atomically."""
+    """Writes a CSV file, atomically."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -148,7 +148,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
-    """Writes arrays as an npz, atomically."""
+    """Writes an npz file, atomically."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         np.savez(file, **arrays)
@@ -156,7 +156,7 @@ def write_arrays(path: Path, **arrays: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text, atomically."""
+    """Writes a text file, atomically."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""The model of a run, as recommending reads it."""
+"""Saved model of a recommendation run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,14 @@ MODEL, RECOMMENDER = "model.npz", "recommender.npz"
 
 @dataclass(frozen=True)
 class Model:
-    """What recommending needs.
+    """Tables and interactions of a run, for recommendations.
 
     Attributes:
       tables: Vectors of users and items whose inner products are the scores, leading axis
         ``seeds``.
-      known: Training and validation part, with the original ids.
-      test: Test part.
-      trained_on: Parts that it learned from: train, valid, test.
+      known: Training and validation set, with the original ids.
+      test: Test set.
+      trained_on: Names of the data parts that it was trained on: train, valid, test.
     """
 
     tables: models.Tables
@@ -36,7 +36,7 @@ class Model:
 
 
 def save_model(folder: Path, model: Model, config: Config) -> None:
-    """Saves what recommending needs."""
+    """Saves the model of a run."""
     tree = {
         "tables": jax.device_get(model.tables)._asdict(),
         "user_ids": model.known.user_ids,
@@ -51,7 +51,7 @@ def save_model(folder: Path, model: Model, config: Config) -> None:
 
 
 def load_model(folder: Path) -> Model:
-    """Reads what :func:`save_model` wrote.
+    """Loads the model of a run, see :func:`save_model`.
 
     Raises:
       ValueError: If there is no trained model in ``folder``, or it is damaged.

@@ -45,7 +45,7 @@ OnEntry = Callable[[Any, dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Run:
-    """One training run.
+    """Training run.
 
     Attributes:
       phase: ``"search"`` or ``"final"``.
@@ -81,7 +81,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """All runs of a phase, trained together; each list of an entry has one number per run.
+    """Runs of a phase that are trained together, with one number per run in each list of an entry.
 
     Attributes:
       phase: Name of the phase.

@@ -145,45 +145,41 @@ class _Training:
         Returns:
           What is printed about the results.
         """
-        study, of, folder, shown = (
-            self._study,
-            (self._config, self._problem),
-            self._folder,
-            self._shown,
-        )
-        protocol, outputs = self._config.protocol, (checkpoints, self._on_entry, shown.stage)
-        checkpoints.mkdir(exist_ok=True)
+        study, config, folder, shown = self._study, self._config, self._folder, self._shown
+        given, outputs = (config, self._problem), (checkpoints, self._on_entry, shown.stage)
+        checkpoints.mkdir(parents=True, exist_ok=True)
         rundir.write_history(folder / rundir.HISTORY, self._history)
-        axes = study.schema.axes(self._config)
-        study.draw_first(*of, {name: values[0] for name, values in axes.items()}, folder)
-        searched = study.search(*of, *outputs)
+        axes = study.schema.axes(config)
+        study.draw_first(*given, {name: values[0] for name, values in axes.items()}, folder)
+        searched = study.search(*given, *outputs)
         if axes:
-            metric = study.decided_by(self._config)
+            metric = study.decided_by(config)
             rundir.write_sweep(folder / rundir.SWEEP, searched.points, searched.choice, metric)
         per_seed, first = [], None
-        for phase in study.phases(self._config)[1:]:
-            saved = False
-            for models in study.train_models(*of, phase, searched, *outputs):
-                if not saved:
-                    study.save_models(*of, phase, models, folder)
-                    saved = True
+        for phase in study.phases(config)[1:]:
+            trained = study.train_models(*given, phase, searched, *outputs)
+            for index, models in enumerate(trained):
+                if index == 0:
+                    study.save_models(*given, phase, models, folder)
                 for learned in models if phase == "final" else ():
-                    seed = protocol.seed + len(per_seed)
+                    seed = config.protocol.seed + len(per_seed)
                     shown.stage(f"evaluating seed {seed}")
-                    evaluation = study.evaluate(*of, learned, seed, shown.stage)
+                    evaluation = study.evaluate(*given, learned, seed, shown.stage)
                     per_seed.append(evaluation.metrics)
                     rundir.write_json(folder / rundir.SEEDS, per_seed)
                     first = first or (learned, evaluation)
         assert first is not None
         shown.stage("drawing")
-        study.draw_curves(*of, searched, self._history, self._title, folder / rundir.CURVES)
-        study.draw(*of, *first, self._title, folder)
+        study.draw_curves(*given, searched, self._history, self._title, folder / rundir.CURVES)
+        study.draw(*given, *first, self._title, folder)
         # Written last: its presence marks the run as complete.
-        summary = study.summary(*of, searched, per_seed, self._history)
+        summary = study.summary(*given, searched, per_seed, self._history)
         rundir.write_json(folder / rundir.METRICS, summary)
-        n_seeds = protocol.search_seeds
-        grid = [grid_table(searched.points, searched.choice, n_seeds, study.score)] if axes else []
-        return [*grid, *study.report(*of, searched, per_seed)]
+        results = study.report(*given, searched, per_seed)
+        if not axes:
+            return [*results]
+        n_seeds = config.protocol.search_seeds
+        return [grid_table(searched.points, searched.choice, n_seeds, study.score), *results]
 
     def _on_entry(self, of: Run | Runs, entry: dict[str, Any]) -> None:
         self._history.append(of.line(entry))

@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
     if options.keep_test and "test" in model.trained_on:
         raise ValueError(
             f"--keep-test: the model in {options.run} was trained on its test part, which cannot "
-            "judge it."
+            "evaluate it."
         )
     known = model.known if options.keep_test else data.union(model.known, model.test)
     tables = models.Tables(*(jnp.asarray(table[options.seed_index]) for table in model.tables))

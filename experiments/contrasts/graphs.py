@@ -67,16 +67,16 @@ def _lightgcl(
 
 
 SGL = ContrastEntry(
-    help="two graphs that lack a part of the interactions",
+    help="two graphs with random dropout",
     hyperparams={
         "augmentation": words(
             "edge-dropout",
-            "What a view lacks: interactions, users and items, or interactions drawn anew for each "
-            "layer",
+            "Dropout of a view: of interactions, of users and items, or of interactions resampled "
+            "for each layer",
             tuple(_AUGMENTATIONS),
         ),
         "augmentation_rate": Hyperparam(
-            0.1, "Probability that a view lacks it", Range(0, 1, high_open=True), sweeps=False
+            0.1, "Dropout rate of a view", Range(0, 1, high_open=True), sweeps=False
         ),
     },
     make=_sgl,
@@ -99,7 +99,7 @@ XSIMGCL = ContrastEntry(
 )
 LIGHTGCL = ContrastEntry(
     help="the graph, and its first singular vectors",
-    hyperparams={"rank": count(5, "How many singular vectors", COUNT)},
+    hyperparams={"rank": count(5, "Number of singular vectors", COUNT)},
     make=_lightgcl,
     weight=0.2,
 )

@@ -9,23 +9,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crl_jax import data, samplers, tasks
+from crl_jax import data, losses, samplers, tasks
 
 from .._options import EncoderOptions, LossOptions, TrainOptions
 from .._registry import Registry, settle
-from . import contrastive, noisy, pairwise, positives
+from . import noisy, pairwise, positives
 from ._objective import Objective as Objective
 from ._objective import discover
 
+# Unlike cosines, inner products are unbounded below; few of those seen in training are lower.
+_INNER = {"min_score": -5.0}
 _CHOSEN: Mapping[str, Objective] = {
     "bpr": pairwise.BPR,
     "bce": pairwise.BCE,
-    "info_nce": contrastive.INFO_NCE,
-    "debiased": contrastive.DEBIASED,
-    "hard": contrastive.HARD,
-    "bayesian": contrastive.BAYESIAN,
-    "bsl": contrastive.BSL,
-    "ccl": contrastive.CCL,
+    "info_nce": Objective(loss=losses.info_nce),
+    "debiased": Objective(loss=losses.debiased_contrastive, defaults=_INNER, n_pos=5),
+    "hard": Objective(loss=losses.hard_contrastive, defaults=_INNER, n_pos=5),
+    "bayesian": Objective(loss=losses.bayesian_contrastive),
+    "bsl": Objective(loss=losses.bilateral_softmax, n_neg=50, n_pos=0),
+    "ccl": Objective(loss=losses.cosine_contrastive, n_neg=50),
     "dpl": pairwise.DPL,
     "bprac": noisy.BPRAC,
     "gbpr": pairwise.GBPR,
@@ -95,7 +97,7 @@ class Settled:
         similarity, ranks = self.entry.similarities
         if options.similarity not in (None, similarity):
             raise ValueError(
-                f"--similarity {options.similarity}: this loss is of --similarity {similarity}."
+                f"--similarity {options.similarity}: this loss needs --similarity {similarity}."
             )
         ranks = options.serve_similarity or ranks
         return replace(options, similarity=similarity, serve_similarity=ranks)

@@ -14,7 +14,7 @@ from .._registry import Entry, Hyperparam, count, declared
 _COUNTS = {
     "n_neg": ("Unlabelled items drawn per interaction (N)", COUNT),
     "n_pos": ("Extra positives drawn per interaction (M)", COUNT_OR_NONE),
-    "n_group": ("Users drawn per interaction who took the same item", COUNT),
+    "n_group": ("Users drawn per interaction with the same item", COUNT),
 }
 
 

@@ -25,9 +25,9 @@ def _choose_law(values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any
     scale = values["law_scale"]
     law = values["law"] or ("smoothed" if scale is None else "variance-gamma")
     if law == "smoothed" and scale is not None:
-        raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
+        raise ValueError("--law smoothed has no --law-scale: it is estimated from the scores.")
     if law == "variance-gamma" and scale is None and "init_scale" in swept:
-        raise ValueError("--law variance-gamma needs --law-scale where init_scale is swept.")
+        raise ValueError("--law variance-gamma needs --law-scale if init_scale is swept.")
     return {**values, "law": law}
 
 
@@ -54,13 +54,14 @@ def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
 
 
 BPRAC = Objective(
-    help="BPR with each interaction weighed by its confidence, by EM",
+    help="BPR with each interaction weighted by its confidence, by EM",
     loss=losses.bpr,
     n_neg=1,
     settings={
         "law": words(
             None,
-            "Law of the scores: read off them (smoothed, the default) or in closed form",
+            "Distribution of the scores: estimated from them (smoothed, the default) or in closed "
+            "form",
             ("variance-gamma", "smoothed"),
         ),
         "law_scale": Hyperparam(

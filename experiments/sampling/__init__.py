@@ -52,8 +52,7 @@ def settle_sampler(
     values = settle("sampler", options, SAMPLERS, swept)
     if own is not None and options.sampler != "rns":
         raise ValueError(
-            f"--sampler {options.sampler}: this loss draws negatives of its own, or "
-            "has no use for any."
+            f"--sampler {options.sampler}: this loss draws its own negatives, or needs none."
         )
     return values
 

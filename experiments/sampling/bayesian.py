@@ -54,7 +54,7 @@ _SHARED = {
     **declared(samplers.BNS, "candidates"),
     "prior": words(
         "popularity",
-        "Prior of a false negative; occupation reads u.user beside the data",
+        "Prior of a false negative; occupation reads u.user in the folder of the data",
         tuple(PRIORS),
     ),
     "ecdf_samples": count(

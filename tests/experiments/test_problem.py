@@ -56,7 +56,7 @@ def test_no_validation_part_leaves_all_to_learn_from(folder):
 def test_a_given_validation_part_is_not_passed_over_in_silence(folder):
     write(folder / "valid.csv", sorted(TEST)[:20])
     assert pairs(load_problem(DataOptions(str(folder))).valid) == set(sorted(TEST)[:20])
-    with raises(ValueError, match=r"--valid 0: --data .* has a validation part of its own"):
+    with raises(ValueError, match=r"--valid 0: --data .* has its own validation part"):
         load_problem(DataOptions(str(folder), valid=0.0))
 
 

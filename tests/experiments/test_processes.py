@@ -8,48 +8,58 @@ import time
 import pytest
 from _helpers.commands import one_line
 from _helpers.jobs import free_port, start
+from _helpers.studies import files_of, history, read
 
-from experiments.recommend import main
+from experiments import graphs, recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-FLAGS = ["--valid", "0", "--batch-size", "64", "--dim", "8", "--mesh", "data=2,table=4"]
+FLAGS = ["--data", "{ratings}", "--valid", "0", "--batch-size", "64", "--dim", "8", "--mesh",
+         "data=2,table=4"]  # fmt: skip
+LIGHTGCN = [*FLAGS, "--encoder", "lightgcn", "--loss", "bayesian", "--epochs", "3"]
+GRAPHS = ["--width", "4", "--n-layers", "2", "--head", "8", "--epochs", "2", "--folds", "2",
+          "--mesh", "data=8"]  # fmt: skip
 
 
-def two_processes(*flags) -> list[subprocess.Popen]:
+def two_processes(command, *flags) -> list[subprocess.Popen]:
     """Starts both processes of a job."""
+    module = ["-m", command.__name__, *flags, "--processes"]
     joint = f"2@localhost:{free_port()}"
-    module = ["-m", "experiments.recommend", *flags, "--processes"]
     return start([[*module, f"{i}/{joint}"] for i in range(2)])
 
 
-def scores(folder):
+def values(folder, *names):
     found = json.loads((folder / "metrics.json").read_text())
-    return {name: found[name] for name in ("ndcg@20", "auc")}
+    return {name: found[name] for name in names}
 
 
 @pytest.mark.parametrize(
-    "model", [[], ["--encoder", "lightgcn", "--loss", "bayesian"]], ids=["mf", "lightgcn"]
+    ("command", "flags", "mesh", "names"),
+    [
+        (recommend, LIGHTGCN, "data=2, table=4", ("ndcg@20", "auc")),
+        (graphs, GRAPHS, "data=8, table=1", ("alignment", "uniformity")),
+    ],
+    ids=["recommend", "graphs"],
 )
-def test_two_processes_come_to_what_one_comes_to(model, ratings, tmp_path):
-    flags = ["--data", str(ratings), *FLAGS, *model, "--epochs", "3"]
-    jobs = two_processes(*flags, "--out", str(tmp_path / "two"))
-    said = [job.communicate(timeout=300) for job in jobs]
+def test_two_processes_come_to_what_one_comes_to(command, flags, mesh, names, ratings, tmp_path):
+    flags = [flag.format(ratings=ratings) for flag in flags]
+    one, two = tmp_path / "one", tmp_path / "two"
+    jobs = two_processes(command, *flags, "--out", str(two))
+    said = [job.communicate(timeout=600) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], said
-    assert "on 8 × cpu (cpu), data=2, table=4, 2 processes" in one_line(said[0][0])
+    assert f"on 8 × cpu (cpu), {mesh}, 2 processes" in one_line(said[0][0])
     assert "loss" not in said[1][0]  # the second prints nothing but library output
-    assert main([*flags, "--out", str(tmp_path / "one")]) == 0
-    assert scores(tmp_path / "two") == pytest.approx(scores(tmp_path / "one"), abs=1e-4)
-    assert {path.name for path in (tmp_path / "two").iterdir()} >= {"config.json", "curves.png"}
-    stored = json.loads((tmp_path / "two" / "config.json").read_text())
-    assert stored["output"]["processes"] is None
+    assert command.main([*flags, "--out", str(one)]) == 0
+    assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)
+    assert files_of(two) == files_of(one)
+    assert read(two, "config.json")["output"]["processes"] is None
 
 
 def test_a_job_of_which_a_process_was_killed_ends_and_goes_on(ratings, tmp_path):
     """Resumes with one process and another mesh; the result equals that of an uninterrupted run."""
     out = tmp_path / "run"
-    flags = ["--data", str(ratings), *FLAGS, "--epochs", "100"]
-    jobs = two_processes(*flags, "--out", str(out), "--checkpoint-seconds", "2")
+    flags = [*(flag.format(ratings=ratings) for flag in FLAGS), "--epochs", "100"]
+    jobs = two_processes(recommend, *flags, "--out", str(out), "--checkpoint-seconds", "2")
     began = time.monotonic()
     while not any(path.name.isdigit() for path in out.glob("checkpoint/final/*")):
         assert time.monotonic() - began < 200
@@ -64,13 +74,11 @@ def test_a_job_of_which_a_process_was_killed_ends_and_goes_on(ratings, tmp_path)
     assert jobs[0].returncode not in (0, None)
     assert "not all processes work any more" in one_line(said) or "another task died" in said
     assert not (out / "metrics.json").exists()
-    assert main(["--resume", str(out), "--mesh", "data=4"]) == 0
-    assert main([*flags, "--out", str(tmp_path / "whole")]) == 0
-    assert scores(out) == pytest.approx(scores(tmp_path / "whole"), abs=1e-3)
-    epochs = [
-        json.loads(line)["epoch"] for line in (out / "history.jsonl").read_text().splitlines()
-    ]
-    assert epochs == list(range(1, 101))
+    assert recommend.main(["--resume", str(out), "--mesh", "data=4"]) == 0
+    assert recommend.main([*flags, "--out", str(tmp_path / "whole")]) == 0
+    names = "ndcg@20", "auc"
+    assert values(out, *names) == pytest.approx(values(tmp_path / "whole", *names), abs=1e-3)
+    assert [entry["epoch"] for entry in history(out)] == list(range(1, 101))
 
 
 def slurm(process: int, port: int) -> dict[str, str]:
@@ -106,12 +114,15 @@ def test_a_cluster_says_who_there_is(cluster):
 
 @pytest.mark.parametrize("spec", ["2", "2/2@localhost:1234", "0/2@localhost", "all"])
 def test_no_such_processes(spec, tmp_path, capsys):
-    assert main(["--processes", spec, "--out", str(tmp_path / "run")]) == 2
+    assert recommend.main(["--processes", spec, "--out", str(tmp_path / "run")]) == 2
     said = one_line(capsys.readouterr().err)
-    assert "--processes takes auto, or which of how many this is, from 0" in said
+    assert (
+        "--processes must be auto, or INDEX/COUNT@HOST:PORT with the address of the first process"
+        in said
+    )
     assert f"got {spec}" in said
 
 
 def test_processes_need_a_folder_that_all_see(capsys):
-    assert main(["--processes", "0/2@localhost:1234"]) == 2
-    assert "--processes needs --out, a folder that all of them see" in capsys.readouterr().err
+    assert recommend.main(["--processes", "0/2@localhost:1234"]) == 2
+    assert "--processes needs --out, a folder that all processes see" in capsys.readouterr().err

@@ -279,7 +279,7 @@ def test_topk_needs_a_finished_run(tmp_path, capsys):
     ("flags", "message"),
     [
         (["--sampler", "pns", "--candidates", "3"], "--sampler pns has no --candidates"),
-        (["--loss", "mpr", "--sampler", "dns"], "this loss draws negatives of its own"),
+        (["--loss", "mpr", "--sampler", "dns"], "this loss draws its own negatives"),
         (["--layers", "2"], "--encoder mf has no --layers"),
         (["--batches", "host", "--loss", "bprac"], "--batches host: --loss bprac weighs each"),
         (["--out", "{run}"], "{run} holds a run already: go on with it by --resume {run}"),

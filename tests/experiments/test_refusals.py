@@ -70,15 +70,15 @@ WRONG = {
     ),
     "other negatives for mpr": (
         ["--loss", "mpr", "--sampler", "dns"],
-        "this loss draws negatives of its own",
+        "this loss draws its own negatives",
     ),
     "other negatives for directau": (
         ["--loss", "directau", "--sampler", "dns"],
-        "has no use for any",
+        "or needs none",
     ),
     "inner products for directau": (
         ["--loss", "directau", "--similarity", "inner"],
-        "--similarity inner: this loss is of --similarity cosine",
+        "--similarity inner: this loss needs --similarity cosine",
     ),
     "a temperature for directau": (
         ["--loss", "directau", "--temperature", "2"],
@@ -86,7 +86,7 @@ WRONG = {
     ),
     "two terms": (
         ["--loss", "directau", "--encoder", "lightgcn", "--contrast", "sgl"],
-        "--contrast sgl: --loss directau brings a term of its own",
+        "--contrast sgl: --loss directau has its own auxiliary loss",
     ),
     "a contrast without a graph": (
         ["--contrast", "sgl"],
