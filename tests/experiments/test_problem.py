@@ -84,7 +84,7 @@ def test_the_seed_of_the_split_is_a_flag(folder, split):
 
 def test_parts_in_two_files_are_not_cut(folder):
     options = DataOptions(str(folder / "train.csv"), folder / "test.csv", split="ratio")
-    with raises(ValueError, match="--test-data gives the test part; leave out --split"):
+    with raises(ValueError, match="--test-data gives the test part; omit --split"):
         load_problem(options)
 
 
