@@ -454,7 +454,8 @@ class TaskStudy(Study[C, P]):
                 train.Progress(on_entry),
             ],
         )
-        params, model_state = gathered((fitted.params, fitted.state.model_state))
+        learned = gathered((fitted.params, fitted.state.model_state))
+        params, model_state = jax.tree.map(jnp.asarray, learned)
         return replace(fitted, params=params, state=fitted.state._replace(model_state=model_state))
 
     def trained(self, config: C, problem: P, run: Run, fitted: Any) -> Any:
