@@ -1,13 +1,13 @@
 """Tests that the commands and the code in the experiments README work."""
 
 import dataclasses
+import importlib.util
 import json
 import re
 import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import jax.numpy as jnp
 import numpy as np
@@ -199,11 +199,12 @@ def test_a_target_takes_one_file_and_one_line(folder, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 def test_a_command_takes_one_file(tmp_path, monkeypatch):
-    module = ModuleType("experiments.vectors")
-    module.__package__ = "experiments"
-    monkeypatch.setitem(sys.modules, module.__name__, module)  # type hints are resolved there
-    exec(block('"""Representations of vectors'), module.__dict__)
-    out = tmp_path / "run"
+    path, out = tmp_path / "vectors.py", tmp_path / "run"
+    path.write_text(block('"""Representations of vectors'))
+    spec = importlib.util.spec_from_file_location("experiments.vectors", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # resolves its type hints
+    spec.loader.exec_module(module)
     flags = ["--epochs", "2", "--sweep", "noise=0.1,0.3", "--loss", "debiased", "--out", str(out)]
     assert module.main(flags) == 0
     metrics = json.loads((out / "metrics.json").read_text())
