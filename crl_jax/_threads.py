@@ -12,13 +12,17 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def thread_map(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+def thread_map(
+    function: Callable[[A], B], items: Iterable[A], max_threads: int | None = None
+) -> Iterator[B]:
     """Parallel ``map`` over threads, in order, with a bounded number of pending items.
+
+    An exception of a thread is raised by the iterator. Closing it ends the threads.
 
     Pillow releases the GIL while decoding and resizing, scikit-learn while fitting a support
     vector machine.
     """
-    n_threads = cpu_count()
+    n_threads = min(max_threads or cpu_count(), cpu_count())
     with ThreadPoolExecutor(n_threads) as pool:
         waiting: list[Future[B]] = []
         try:

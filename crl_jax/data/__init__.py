@@ -33,6 +33,7 @@ from ._load import columns as columns
 from ._load import load as load
 from ._readers import read as read
 from ._readers import read_split as read_split
+from ._rows import DiskArray as DiskArray
 from ._shards import simulate_shards as simulate_shards
 from ._splits import k_core as k_core
 from ._splits import leave_k_out as leave_k_out

@@ -86,7 +86,7 @@ def test_what_changed_is_decoded_anew_and_the_old_goes(path, cache, decoded, mon
     path.write_bytes(archive(first=20) + b"\0")  # same modification time
     os.utime(path, ns=(time, time + 1))
     assert firsts(load(path)) == [[20, 21], [22]]
-    monkeypatch.setattr(_load, "_pillow_version", lambda: "none")
+    monkeypatch.setattr(_load, "pillow_version", lambda: "none")
     load(path)
     assert len(decoded) == 4
     assert load(path, size=1).train.images.shape == (2, 1, 1, 1)

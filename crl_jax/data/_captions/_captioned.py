@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Int32
 from numpy.typing import ArrayLike
 
 from ..._checks import check_range, check_shape
 from .._errors import DataError
+from .._images._images import Pixels, as_pixels, rows_of
 from .._split_sampling import Split, as_index, as_read_only
 
 _VALID_FRACTION, _TEST_FRACTION = 0.1, 0.2
@@ -22,7 +23,8 @@ class CaptionedImages:
     Arrays are read-only; a writable argument is copied.
 
     Attributes:
-      images: Pixels in 0 … 255, uint8 ``[n, height, width, channels]``.
+      images: Pixels in 0 … 255, uint8 ``[n, height, width, channels]``; a :class:`DiskArray` if
+        they remain in files.
       texts: All captions, non-empty; an image may have several.
       image_of_text: Index of the image of each caption, int32 ``[len(texts)]``.
       groups: Group of each image, int32 ``[n]``: images of one group match the same captions, such
@@ -42,20 +44,17 @@ class CaptionedImages:
     ('a dog',)
     """
 
-    images: UInt8[np.ndarray, "n height width channels"]
+    images: Pixels
     texts: tuple[str, ...]
     image_of_text: Int32[np.ndarray, " n_texts"]
     groups: Int32[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "texts", tuple(self.texts))
-        for name, dtype, ndim in (
-            ("images", np.uint8, 4),
-            ("image_of_text", np.int32, 1),
-            ("groups", np.int32, 1),
-        ):
+        object.__setattr__(self, "images", as_pixels("images", self.images))
+        for name in ("image_of_text", "groups"):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, as_read_only(name, value, dtype, ndim))
+                object.__setattr__(self, name, as_read_only(name, value, np.int32, 1))
         index = self.image_of_text
         check_shape("image_of_text", index, (len(self.texts),))
         check_shape("groups", self.groups, (len(self.images),))
@@ -94,7 +93,7 @@ class CaptionedImages:
             raise ValueError("`index` must be distinct.")
         kept = np.flatnonzero(new_index[self.image_of_text] >= 0)
         return CaptionedImages(
-            self.images[index],
+            rows_of(self.images, index),
             tuple(self.texts[i] for i in kept),
             new_index[self.image_of_text[kept]],
             None if self.groups is None else self.groups[index],
@@ -119,7 +118,7 @@ class CaptionedImageSplit(Split):
 
 
 def join_captions(
-    images: UInt8[np.ndarray, "n height width channels"],
+    images: Pixels,
     captions: Sequence[Sequence[str]],
     groups: Int32[np.ndarray, " n"] | None = None,
 ) -> CaptionedImages:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._archive import require_exists
+from .._download import cache_folder
 from .._errors import DataError, Note, warn_if
 from .._images._decode import check_size, resized
 from .._images._images import as_images, digits
@@ -31,6 +32,8 @@ def load_captioned(
     seed: int = 0,
     column: str | None = None,
     drawings: Sequence[str] | None = None,
+    on_disk: bool = False,
+    cache: str | Path | None = None,
 ) -> CaptionedImageSplit:
     """Loads captioned images as training, validation and test parts.
 
@@ -56,6 +59,9 @@ def load_captioned(
         so that no variant of a training image is in the test part; digits are split one by one.
       column: Caption column of pictograms, by default ``label_en``.
       drawings: NAMEs of the drawings of pictograms to read, by default all.
+      on_disk: Whether the images of a folder with ``captions.tsv`` remain in files, for sets that
+        exceed memory, see :func:`load_images`.
+      cache: Folder of those files, see :func:`download`.
 
     Raises:
       ValueError: If ``source`` or an option is none of these.
@@ -77,6 +83,8 @@ def load_captioned(
     if not is_pictograms and not (column is drawings is None):
         name = "column" if column is not None else "drawings"
         raise ValueError(f"`{name}` requires a folder of pictograms, with {PAIRS}.")
+    if on_disk and (is_digits or path is None or is_pictograms):
+        raise ValueError(f"`on_disk` requires a folder with {CAPTIONS}, got {origin}.")
     notes: list[Note] = []
     if is_digits:
         loaded = resized(_captioned_digits(seed), size)
@@ -88,7 +96,7 @@ def load_captioned(
         require_exists(path)
         if not (path / CAPTIONS).exists():
             raise DataError(f"{path}: expected a folder with {CAPTIONS} or {PAIRS}, got neither.")
-        loaded, notes = read_folder(path, size)
+        loaded, notes = read_folder(path, size, cache_folder(cache) if on_disk else None)
     for note in notes:
         warn_if(*note, of=origin)
     if isinstance(loaded, CaptionedImages):

@@ -1,17 +1,22 @@
 """Readers of folders: images with a table of captions, and pictograms with names."""
 
+import hashlib
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int32, UInt8
 
-from .._archive import open_tree, read_text
+from .._archive import FileTree, fingerprint, open_tree, read_text
 from .._errors import DataError, Note
-from .._images._decode import decode_images, resize
+from .._images._cache import decode_to_disk, source_name
+from .._images._decode import decode_images, pillow_version, resize
 from .._images._folders import list_images
+from .._images._images import NO_LABEL, Images, ImageSplit, Loaded
+from .._rows import DiskArray
 from ._captioned import CaptionedImages, CaptionedImageSplit, join_captions
 
 CAPTIONS = "captions.tsv"
@@ -27,17 +32,22 @@ _TONE = "skin tone"
 
 
 def read_folder(
-    folder: Path, size: int | None
+    folder: Path, size: int | None, cache: Path | None = None
 ) -> tuple[CaptionedImageSplit | CaptionedImages, list[Note]]:
-    """Reads ``captions.tsv``, the images next to it, and optional lists of parts."""
+    """Reads ``captions.tsv``, the images next to it, and optional lists of parts.
+
+    Pixels remain in files below the folder ``cache`` unless it is None.
+    """
     source = next((folder / name for name in _IMAGES if (folder / name).exists()), None)
     if source is None:
         raise DataError(f"{folder}: expected {CAPTIONS} and one of {', '.join(_IMAGES)}, got none.")
     with open_tree(source) as tree:
         names, notes = list_images(tree)
         captions = _read_captions(folder / CAPTIONS, names, source)
-        images = decode_images(tree, list(captions), size)
-    images.setflags(write=False)
+        if cache is None:
+            images = decode_images(tree, list(captions), size)
+        else:
+            images = _decode_to_disk(tree, list(captions), size, source, cache)
     notes.append(Note(len(names) - len(captions), "skipped {n} images without a caption"))
     data = join_captions(images, list(captions.values()))
     parts = _read_parts(folder, list(captions), source)
@@ -48,6 +58,22 @@ def read_folder(
     row = {name: i for i, name in enumerate(captions)}
     split = {part: data.take([row[name] for name in names]) for part, names in parts.items()}
     return CaptionedImageSplit(**split), notes
+
+
+def _decode_to_disk(
+    tree: FileTree, names: list[str], size: int | None, source: Path, cache: Path
+) -> DiskArray:
+    def read(scratch: Path) -> Loaded:
+        pixels = decode_images(tree, names, size, file=scratch / "images.npy")
+        images = Images(pixels, np.full(len(names), NO_LABEL, np.int32), ())
+        # The cache is one of image sets, whose parts are a training and a test part.
+        return Loaded(ImageSplit(images, images.take(slice(1))), [])
+
+    listed = hashlib.sha256("\n".join(names).encode(errors="surrogateescape")).hexdigest()
+    key = {"source": fingerprint(source), "names": listed, "pillow": pillow_version()}
+    folder = cache / "captioned" / f"{source_name(source)}-size-{size}"
+    images: Any = decode_to_disk(folder, key, read).split.train.images
+    return images
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:

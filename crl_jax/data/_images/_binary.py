@@ -1,6 +1,7 @@
 """Binary releases of CIFAR-10, CIFAR-100 and STL-10: records of label bytes and pixels."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -8,10 +9,12 @@ from jaxtyping import UInt8
 
 from .._archive import FileTree
 from .._errors import DataError, Note
+from .._rows import Rows, new_rows
 from ._decode import resize
 from ._images import NO_LABEL, Images, ImageSplit, Loaded
 
 _MAX_TEXT_BYTES = 1 << 20
+_BLOCK = 4096  # images that are converted at a time
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,13 @@ def find_release(tree: FileTree) -> tuple[Release, str] | None:
     return None
 
 
-def read_release(tree: FileTree, release: Release, folder: str, size: int | None) -> Loaded:
-    """Reads the images and labels of a release in ``folder``, resized unless ``size`` is None."""
+def read_release(
+    tree: FileTree, release: Release, folder: str, size: int | None, scratch: Path | None = None
+) -> Loaded:
+    """Reads the images and labels of a release in ``folder``, resized unless ``size`` is None.
+
+    Pixels are written to files in the folder ``scratch`` unless it is None.
+    """
     files = {folder + n: file for n, file in release.files.items() if folder + n in tree.sizes}
     records = {name: _records(tree, name, release, file) for name, file in files.items()}
     text = tree.read(folder + release.names, _MAX_TEXT_BYTES).decode("utf-8", errors="replace")
@@ -104,14 +112,18 @@ def read_release(tree: FileTree, release: Release, folder: str, size: int | None
         names = [name for name, file in files.items() if file.part == part]
         n = sum(len(records[name]) for name in names if files[name].pixels)
         side = size or release.side
-        images, labels = np.empty((n, side, side, 3), np.uint8), np.full(n, NO_LABEL, np.int32)
+        file_of_part = None if scratch is None else scratch / f"{part}.npy"
+        images: Rows = new_rows((n, side, side, 3), file_of_part)
+        labels = np.full(n, NO_LABEL, np.int32)
         end = 0
         for name in names:
             file, rows = files[name], records[name]
             if file.pixels:
                 start, end = end, end + len(rows)
-                planes = rows[:, file.n_labels :].reshape(-1, 3, release.side, release.side)
-                images[start:end] = resize(planes.transpose(order), size)
+                for first in range(0, len(rows), _BLOCK):
+                    block = rows[first : first + _BLOCK, file.n_labels :]
+                    planes = block.reshape(-1, 3, release.side, release.side)
+                    images.append(resize(planes.transpose(order), size))
             elif len(rows) == n:
                 start = 0
             else:
@@ -128,8 +140,7 @@ def read_release(tree: FileTree, release: Release, folder: str, size: int | None
                         f"of the {len(classes)} names in {release.names}, got {invalid[0]}."
                     )
                 labels[start : start + len(rows)] = given
-        images.setflags(write=False)
-        parts[part] = Images(images, labels, classes)
+        parts[part] = Images(images.close(), labels, classes)
     changed = [
         f"{name.split('/')[-1]} {len(records[name])} (not {file.count})"
         for name, file in files.items()

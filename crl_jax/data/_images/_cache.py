@@ -1,27 +1,38 @@
 """Cache of decoded images: memory-mapped arrays with checksums."""
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .._errors import Note
+from .._errors import DataError, Note
+from .._rows import DiskArray, FileRows
 from ._images import Images, ImageSplit, Loaded
 
 _METADATA = "made_of.json"
+_BLOCK_BYTES = 16 << 20
 _LAYOUT = 4  # version of the file layout; another one invalidates the cache
 
 
-def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
+def source_name(path: Path) -> str:
+    """Name of the cache folder of a file or folder, unique to its absolute path."""
+    return f"{path.name[:80]}-{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]}"
+
+
+def load_cached(folder: Path, key: dict[str, str], on_disk: bool = False) -> Loaded | None:
     """Returns what :func:`save_cached` wrote for ``key``, or None if it is absent or damaged.
 
-    Arrays are read-only memory maps. Each file is compared with its checksum.
+    Arrays are read-only memory maps, and with ``on_disk`` images a :class:`DiskArray`. Each file is
+    compared with its checksum.
     """
     entry = _entry_folder(folder, key)
     try:
@@ -33,8 +44,10 @@ def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
             paths = {kind: entry / f"{part}-{kind}.npy" for kind in checksums}
             if any(_checksum(path) != checksums[kind] for kind, path in paths.items()):
                 return None
-            arrays = {
-                kind: np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            arrays: dict[str, Any] = {
+                kind: DiskArray.open(path)
+                if on_disk and kind == "images"
+                else np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
                 for kind, path in paths.items()
             }
             parts[part] = Images(classes=classes, **arrays)
@@ -59,7 +72,7 @@ def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
             for kind in ("images", "labels", "names"):
                 if (array := getattr(images, kind)) is not None:
                     path = partial_entry / f"{part}-{kind}.npy"
-                    np.save(path, array, allow_pickle=False)
+                    _save(path, array)
                     checksums[part][kind] = _checksum(path)
         metadata = {
             "made_of": key,
@@ -78,9 +91,51 @@ def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
                 partial_entry.rename(entry)
 
 
+def decode_to_disk(folder: Path, key: dict[str, str], read: Callable[[Path], Loaded]) -> Loaded:
+    """Returns cached images whose pixels remain in files.
+
+    Args:
+      folder, key: As in :func:`load_cached`.
+      read: ``read(scratch)``, called if the cache has no images for ``key``; returns images that it
+        decoded to files in the folder ``scratch``, which is deleted.
+    """
+    if (cached := load_cached(folder, key, True)) is not None:
+        return cached
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=".part-", dir=folder, ignore_cleanup_errors=True
+        ) as scratch:
+            save_cached(folder, key, read(Path(scratch)))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise DataError(
+            f"{folder}: no space left for decoded images, of which the first reading writes two "
+            "copies. Reduce `size`, or use another `cache`."
+        ) from error
+    if (cached := load_cached(folder, key, True)) is None:
+        raise DataError(f"{folder}: decoded images changed while they were written.")
+    return cached
+
+
+def _save(path: Path, array: np.ndarray | DiskArray) -> None:
+    if isinstance(array, np.ndarray):
+        np.save(path, array, allow_pickle=False)
+        return
+    rows = FileRows(path, array.shape)
+    for block in array.blocks():
+        rows.append(block)
+    rows.close()
+
+
 def _checksum(path: Path) -> int:
     """CRC-32 of a file: detects damage at about 1 GB/s; it is no protection from an attacker."""
-    return zlib.crc32(np.memmap(path, np.uint8, "r").data)
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def _metadata_checksum(metadata: dict[str, Any]) -> int:

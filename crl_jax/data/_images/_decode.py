@@ -1,9 +1,11 @@
 """Decodes and resizes images with Pillow, in parallel threads."""
 
+import importlib.metadata
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from ..._optional import import_optional
 from ..._threads import thread_map
 from .._archive import FileTree
 from .._errors import DataError, Note
+from .._rows import DiskArray, Rows, new_rows
 from .._split_sampling import Split
 
 if TYPE_CHECKING:
@@ -55,23 +58,35 @@ def pillow(module: str = "Image") -> Any:
     return import_optional(f"PIL.{module}", "Decoding and resizing images needs Pillow", "data")
 
 
+def pillow_version() -> str:
+    """Version of Pillow, whose decoders differ between releases in the last bit."""
+    try:
+        return importlib.metadata.version("pillow")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
 def decode_images(
-    tree: FileTree, names: Sequence[str], size: int | None, notes: list[Note] | None = None
-) -> _Pixels:
+    tree: FileTree,
+    names: Sequence[str],
+    size: int | None,
+    notes: list[Note] | None = None,
+    file: Path | None = None,
+) -> _Pixels | DiskArray:
     """Decodes image files in the order of ``names``, with one channel if all are grey, else RGB.
 
     Images are resized by :func:`resize_square`, or must be of one size if ``size`` is None.
-    ``notes`` receives warnings.
+    ``notes`` receives warnings. With a ``file``, pixels are written to it as they are decoded.
     """
     pillow()  # raises ImportError here rather than in a thread
-    rows: np.ndarray | None = None
+    rows: Rows | None = None
     first = ""
     failures: list[DataError] = []
     n_16_bits, max_16_bits = 0, 0
     blocks = thread_map(
         lambda block: [_decode(tree, name, size) for name in block], _blocks(tree, names)
     )
-    for row, (name, decoded) in enumerate(zip(names, chain.from_iterable(blocks))):
+    for name, decoded in zip(names, chain.from_iterable(blocks)):
         if isinstance(decoded, DataError):
             failures.append(decoded)
             if len(failures) == _MAX_FAILURES:
@@ -85,7 +100,7 @@ def decode_images(
         if rows is None:
             first = tree.where(name)
             try:
-                rows = np.empty((len(names), *pixels.shape), np.uint8)
+                rows = new_rows((len(names), *pixels.shape), file)
             except MemoryError:
                 raise DataError(
                     f"{first}: expected images that fit in memory, got {len(names)} as large as "
@@ -98,8 +113,8 @@ def decode_images(
                 f"{_by(pixels.shape[:2])}."
             )
         if pixels.shape[2] > rows.shape[3]:  # the first image in colour
-            rows = np.repeat(rows, 3, axis=3)
-        rows[row] = pixels  # one channel is broadcast to three
+            rows = rows.in_color()
+        rows.append(pixels[None])  # one channel is broadcast to three
     if len(failures) == 1:
         raise failures[0]
     if failures:
@@ -114,7 +129,7 @@ def decode_images(
             "and are dark after conversion to 8 bits; rescale them to the full range"
         )
         notes.append(Note(n_16_bits, text))
-    return rows
+    return rows.close()
 
 
 def resize_square(image: "Image", size: int) -> "Image":

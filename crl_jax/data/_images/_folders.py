@@ -2,7 +2,7 @@
 
 from collections import Counter
 from itertools import chain, compress
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from .._archive import FileTree
 from .._errors import DataError, Note
 from ._decode import FORMATS, decode_images
-from ._images import NO_LABEL, Images, ImageSplit, Loaded, image_test_mask
+from ._images import NO_LABEL, Images, ImageSplit, Loaded, image_test_mask, rows_of
 
 _PARTS = {
     "train": "train",
@@ -112,16 +112,17 @@ def find_in_folders(tree: FileTree, fraction: float | None, labelled: bool) -> I
     return ImageFiles(parts, tuple(classes), notes)
 
 
-def load_files(tree: FileTree, files: ImageFiles, size: int | None) -> Loaded:
-    """Decodes the files of each part."""
+def load_files(
+    tree: FileTree, files: ImageFiles, size: int | None, file: Path | None = None
+) -> Loaded:
+    """Decodes the files of each part, see :func:`decode_images`."""
     parts = {x: files.parts[x] for x in ("train", "test", "unlabelled") if x in files.parts}
-    pixels = decode_images(tree, list(chain(*parts.values())), size, files.notes)
-    pixels.setflags(write=False)
+    pixels = decode_images(tree, list(chain(*parts.values())), size, files.notes, file)
     images, end = {}, 0
     for part, labels in parts.items():
         start, end = end, end + len(labels)
         images[part] = Images(
-            pixels[start:end],
+            rows_of(pixels, slice(start, end)),
             np.array([*labels.values()], np.int32),
             files.classes,
             np.array([*labels], np.str_),

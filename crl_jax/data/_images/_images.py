@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from ..._checks import check_shape
 from ..._optional import import_optional
 from .._errors import Note
+from .._rows import DiskArray
 from .._split_sampling import (
     Split,
     as_index,
@@ -20,6 +21,19 @@ from .._split_sampling import (
 )
 
 NO_LABEL = -1
+Pixels = UInt8[np.ndarray, "n height width channels"] | DiskArray
+
+
+def as_pixels(name: str, images: Any) -> Any:
+    """Returns read-only uint8 images ``[n, height, width, channels]``; ValueError for others."""
+    if isinstance(images, DiskArray) and (images.ndim, images.dtype) == (4, np.uint8):
+        return images
+    return as_read_only(name, images, np.uint8, 4)
+
+
+def rows_of(images: Any, index: Any) -> Any:
+    """Selects images; those of a :class:`DiskArray` are not read."""
+    return images.take(index) if isinstance(images, DiskArray) else images[index]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,7 +44,7 @@ class Images:
 
     Attributes:
       images: Pixels in 0 … 255, uint8 ``[n, height, width, channels]``; readers return 1 channel
-        (grey) or 3 (RGB).
+        (grey) or 3 (RGB). A :class:`DiskArray` if they remain in files.
       labels: Class of each image in ``[0, len(classes))``, or -1 without a label; int32 ``[n]``.
       classes: Distinct class names.
       names: File of each image, ``[n]``; None for images that are no files.
@@ -46,13 +60,13 @@ class Images:
     Images(2 of 8 × 8 × 1, 2 classes)
     """
 
-    images: UInt8[np.ndarray, "n height width channels"]
+    images: Pixels
     labels: Int32[np.ndarray, " n"]
     classes: tuple[str, ...]
     names: Shaped[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "images", as_read_only("images", self.images, np.uint8, 4))
+        object.__setattr__(self, "images", as_pixels("images", self.images))
         object.__setattr__(self, "labels", as_read_only("labels", self.labels, np.int32, 1))
         object.__setattr__(self, "classes", tuple(self.classes))
         check_shape("labels", self.labels, (len(self.images),))
@@ -76,7 +90,8 @@ class Images:
         """Selects images in the order of ``index``.
 
         Args:
-          index: Integers ``[k]``, a mask ``[n]``, or a slice, which copies nothing.
+          index: Integers ``[k]``, a mask ``[n]``, or a slice, which copies nothing. Nothing is
+            copied of a :class:`DiskArray`.
 
         Raises:
           ValueError: If ``index`` is none of these.
@@ -84,10 +99,10 @@ class Images:
         """
         if not isinstance(index, slice):
             index = as_index(index)
-        images, labels = self.images[index], self.labels[index]
+        images, labels = rows_of(self.images, index), self.labels[index]
         names = None if self.names is None else self.names[index]
         for array in (images, labels, names):
-            if array is not None:
+            if isinstance(array, np.ndarray):
                 array.setflags(write=False)
         return Images(images, labels, self.classes, names)
 
@@ -146,7 +161,8 @@ def as_images(images: Any, labels: Any, classes: tuple[str, ...] | None = None) 
     Images in 0 … 255 are ``[n, height, width]`` or ``[n, height, width, 1 or 3]``, labels >= -1 are
     ``[n]`` or ``[n, 1]``. By default, classes are the distinct labels in their order.
     """
-    pixels, numbers = _as_numbers("images", images), _as_numbers("labels", labels)
+    pixels = images if isinstance(images, DiskArray) else _as_numbers("images", images)
+    numbers = _as_numbers("labels", labels)
     if pixels.ndim == 3:
         pixels = pixels[..., None]
     if pixels.ndim != 4 or pixels.shape[-1] not in (1, 3):
@@ -196,7 +212,7 @@ def _as_numbers(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def _as_integers(name: str, array: np.ndarray, low: int, high: int, dtype: type) -> np.ndarray:
+def _as_integers(name: str, array: Any, low: int, high: int, dtype: type) -> Any:
     if array.dtype.kind == "f":
         raise ValueError(f"`{name}` must be whole numbers, got {array.dtype}.")
     if array.dtype == dtype and (low, high) == (0, 255):

@@ -1,9 +1,6 @@
 """Loads labelled images by name, from folders and archives, and from arrays."""
 
 import difflib
-import hashlib
-import importlib.metadata
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,8 @@ from .._datasets import IMAGE_SETS
 from .._download import cache_folder, download
 from .._errors import Note, warn_if
 from ._binary import find_release, read_release
-from ._cache import load_cached, save_cached
-from ._decode import check_size, resized
+from ._cache import decode_to_disk, load_cached, save_cached, source_name
+from ._decode import check_size, pillow_version, resized
 from ._folders import find_in_folders, find_tiny_imagenet, load_files
 from ._images import Images, ImageSplit, Loaded, as_images, digits, split_images
 from ._tfds import read_tfds_images
@@ -31,6 +28,7 @@ def load_images(
     labelled: bool = True,
     cache: str | Path | None = None,
     keep: bool = True,
+    on_disk: bool = False,
 ) -> ImageSplit:
     """Loads images as training, test and optional unlabelled parts.
 
@@ -61,6 +59,9 @@ def load_images(
       keep: Whether to cache 2,000 decoded images or more as memory-mapped arrays. The cache is
         invalidated by the size or modification time of a source file, and is separate for each
         ``size``, ``test`` and ``labelled``.
+      on_disk: Whether pixels remain in the cache as :class:`DiskArray`, for sets that exceed
+        memory. Always cached, also those of ``tfds:NAME``; the first call decodes all images, block
+        by block, and temporarily needs twice the space.
 
     Returns:
       The parts. Channels are RGB, or grey if all images are; 16-bit images, palettes and
@@ -81,11 +82,15 @@ def load_images(
         check_range("test", test, 0, 1, low_open=True, high_open=True, dtype=float)
     origin = str(source) if isinstance(source, str | Path) else "images in memory"
     if isinstance(source, str) and source.startswith("tfds:"):
-        split, notes = read_tfds_images(source.removeprefix("tfds:"), size, test, labelled)
+        name = source.removeprefix("tfds:")
+        folder = _entries(cache, source.replace("/", "-"), size, test, labelled)
+        split, notes = read_tfds_images(name, size, test, labelled, folder if on_disk else None)
     elif source == "digits" if isinstance(source, str) else not isinstance(source, Path):
+        if on_disk:
+            raise ValueError(f"`on_disk` requires images in files, got {origin}.")
         split, notes = _from_memory(source, size, test, labelled), []
     else:
-        split, notes = _load_path(source, size, test, labelled, cache, keep)
+        split, notes = _load_path(source, size, test, labelled, cache, keep, on_disk)
     for note in notes:
         warn_if(*note, of=origin)
     if labelled:
@@ -117,30 +122,40 @@ def _load_path(
     labelled: bool,
     cache: str | Path | None,
     keep: bool,
+    on_disk: bool,
 ) -> Loaded:
     """Loads a downloadable set, a folder or an archive, by way of the cache of decoded images."""
     if isinstance(source, str) and source in IMAGE_SETS:
         name, digest, path = source, IMAGE_SETS[source].sha256, None
     else:
         path = _existing_path(Path(source))
-        resolved = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
-        name, digest = f"{path.name[:80]}-{resolved}", fingerprint(path)
-    key = {"source": digest, "pillow": _pillow_version()}
-    suffix = "" if labelled else "-unlabelled"
-    folder = cache_folder(cache) / "images" / f"{name}-size-{size}-test-{test}{suffix}"
+        name, digest = source_name(path), fingerprint(path)
+    key = {"source": digest, "pillow": pillow_version()}
+    folder = _entries(cache, name, size, test, labelled)
+    is_mapped = False
+
+    def read(scratch: Path | None = None) -> Loaded:
+        nonlocal is_mapped
+        archive = path or download(name, cache=cache)
+        with open_tree(archive, cache) as tree:
+            release = find_release(tree)
+            files = None if release else find_tiny_imagenet(tree)
+            if test is not None and (release or files):
+                raise ValueError(
+                    f"`test` requires images without a test part, and {archive} has one."
+                )
+            if release:
+                is_mapped = size is None and archive.is_dir()
+                return read_release(tree, *release, size, scratch)
+            file = None if scratch is None else scratch / "images.npy"
+            files = files or find_in_folders(tree, test, labelled)
+            return load_files(tree, files, size, file)
+
+    if on_disk:
+        return decode_to_disk(folder, key, read)
     if keep and (cached := load_cached(folder, key)):
         return cached
-    path = path or download(name, cache=cache)
-    with open_tree(path, cache) as tree:
-        release = find_release(tree)
-        files = None if release else find_tiny_imagenet(tree)
-        if test is not None and (release or files):
-            raise ValueError(f"`test` requires images without a test part, and {path} has one.")
-        if release:
-            loaded = read_release(tree, *release, size)
-        else:
-            loaded = load_files(tree, files or find_in_folders(tree, test, labelled), size)
-        is_mapped = release and size is None and path.is_dir()
+    loaded = read()
     n_images = sum(len(part) for _, part in loaded.split.parts())
     if keep and n_images >= _MIN_CACHED_IMAGES and not is_mapped:
         try:
@@ -150,12 +165,12 @@ def _load_path(
     return loaded
 
 
-def _pillow_version() -> str:
-    """Version of Pillow, whose decoders differ between releases in the last bit."""
-    try:
-        return importlib.metadata.version("pillow")
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
+def _entries(
+    cache: str | Path | None, name: str, size: int | None, test: float | None, labelled: bool
+) -> Path:
+    """Returns the folder of the decoded images of a set."""
+    suffix = "" if labelled else "-unlabelled"
+    return cache_folder(cache) / "images" / f"{name}-size-{size}-test-{test}{suffix}"
 
 
 def _existing_path(path: Path) -> Path:
