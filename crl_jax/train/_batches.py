@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from operator import itemgetter
 from typing import Any
 
 import jax
@@ -17,8 +16,12 @@ from jaxtyping import Array, Int, Key
 from .._mesh import DATA
 from .._permutation import permute
 from .._pytree import pytree_dataclass
+from .._threads import thread_map
 from ._scan import Steps, TrainConfig
 from ._sharding import replicate
+
+_THREADS = 2
+"""Number of threads that gather batches from host memory or files."""
 
 
 @pytree_dataclass
@@ -78,13 +81,16 @@ class HostBatches:
 
     @classmethod
     def from_arrays(cls, data: Any, batch_size: int, *, seed: int = 0) -> "HostBatches":
-        """Batches of arrays in host memory; each epoch visits every example once in random order.
+        """Batches of arrays on the host; each epoch visits every example once in random order.
 
         The order of an epoch depends on the seed and the epoch only, so that a resumed training
         continues with the same batches. With several processes, each produces its part of a batch.
+        Two threads gather the next batches, at most nine, while the device computes.
 
         Args:
-          data: NumPy arrays in any containers, every leaf ``[n, ...]``; they may be memory-mapped.
+          data: Arrays in any containers, every leaf ``[n, ...]``: NumPy arrays, memory-mapped ones,
+            :class:`crl_jax.data.DiskArray`, or any object with a ``shape`` whose ``leaf[rows]``,
+            for integers ``[batch]``, returns the examples of a batch as arrays in any containers.
           batch_size: Global number of examples per step, ``TrainConfig.batch_size``.
           seed: Seed of the orders.
 
@@ -103,13 +109,15 @@ class HostBatches:
             )
         n, size = jax.tree.leaves(data)[0].shape[0], batch_size // processes
 
+        def gather(rows: np.ndarray) -> Any:
+            return jax.tree.map(lambda leaf: leaf[rows], data)
+
         def epoch_of(epoch: int) -> Iterator[Any]:
             order = np.arange(n, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
             np.random.default_rng((seed, epoch)).shuffle(order)
             local = order[process::processes]
-            for start in range(0, len(local), size):
-                rows = local[start : start + size]
-                yield jax.tree.map(itemgetter(rows), data)
+            rows = (local[start : start + size] for start in range(0, len(local), size))
+            return thread_map(gather, rows, _THREADS)
 
         return cls(epoch_of, n=n)
 
@@ -200,6 +208,8 @@ def _stack(
     def pad(x: Any) -> np.ndarray:
         # Repeats the last example: masked examples should be valid data.
         x = np.asarray(x)
+        if len(x) == len(local):
+            return x
         return np.pad(x, [(0, len(local) - len(x)), *[(0, 0)] * (x.ndim - 1)], mode="edge")
 
     position, number = np.arange(len(local)), first + np.arange(len(sizes))

@@ -203,11 +203,17 @@ def run_epochs_from_host(
 ) -> _Measured:
     """:func:`run_epochs` on batches from the host, one chunk per compiled call."""
     sums: dict[str, Array] = {}
+    report: dict[str, Array] = {}
+    previous = report
     total = 0.0
     for current in map(np.int32, range(epoch, epoch + n_epochs)):
         state, keys = _start_epoch(state, epoch=current, **fixed)
         # All runs see the same examples with separate random keys.
         for steps in batches.chunks(int(current), fixed["static"].config):
+            # Without this, a fast host would copy a whole epoch to the device. Chunks there: one
+            # that it computes, one that is queued, and one that was just copied.
+            jax.block_until_ready(previous)
+            previous = report
             state, report = _run_chunk(state, keys, steps, epoch=current, **fixed)
             n = float(np.sum(steps.n))
             total += n
