@@ -10,16 +10,14 @@ from jaxtyping import Int
 
 from ._errors import DataError
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 4 << 20
 
 
 class DiskArray:
     """Read-only array in ``.npy`` files, of which rows are read when they are indexed.
 
-    Each file is given by its path, the offset of its first row in bytes, and its number of rows.
-
-    ``array[index]`` returns a NumPy array for a slice, integers or a mask. Unlike those of a
-    memory-mapped array, rows that were read do not remain in the memory of the process.
+    ``array[index]`` returns a NumPy array for an integer, a slice, integers or a mask. Unlike those
+    of a memory-mapped array, rows that were read do not remain in the memory of the process.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -31,7 +29,7 @@ class DiskArray:
 
     def __init__(
         self,
-        files: Sequence[tuple[Path, int, int]],
+        files: Sequence[tuple[Path, int, int]],  # path, offset of the first row in bytes, length
         rows: Int[np.ndarray, " n"],
         row_shape: tuple[int, ...],
         dtype: np.dtype[Any],
@@ -64,7 +62,7 @@ class DiskArray:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        rows = self._rows[index]
+        rows = np.atleast_1d(self._rows[index])
         out = np.empty((len(rows), *self._row_shape), self.dtype)
         file_of = np.searchsorted(self._ends, rows, side="right").tolist()
         with ExitStack() as stack:
@@ -76,7 +74,10 @@ class DiskArray:
                 opened[i].seek(offset + (row - int(self._ends[i]) + n) * target.nbytes)
                 if opened[i].readinto(target) != target.nbytes:
                     raise DataError(f"{path}: expected {n} rows of {target.nbytes} bytes.")
-        return out
+        return out if np.ndim(self._rows[index]) else out[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[:], dtype)
 
     def take(self, index: Any) -> "DiskArray":
         """Selects rows by a slice, integers or a mask, without reading them."""

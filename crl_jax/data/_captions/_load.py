@@ -84,7 +84,7 @@ def load_captioned(
         name = "column" if column is not None else "drawings"
         raise ValueError(f"`{name}` requires a folder of pictograms, with {PAIRS}.")
     if on_disk and (is_digits or path is None or is_pictograms):
-        raise ValueError(f"`on_disk` requires a folder with {CAPTIONS}, got {origin}.")
+        raise ValueError(f"`on_disk` needs a folder with {CAPTIONS}, got {origin}.")
     notes: list[Note] = []
     if is_digits:
         loaded = resized(_captioned_digits(seed), size)

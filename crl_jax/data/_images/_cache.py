@@ -19,7 +19,7 @@ from .._rows import DiskArray, FileRows
 from ._images import Images, ImageSplit, Loaded
 
 _METADATA = "made_of.json"
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 4 << 20
 _LAYOUT = 4  # version of the file layout; another one invalidates the cache
 
 

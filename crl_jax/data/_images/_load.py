@@ -87,7 +87,7 @@ def load_images(
         split, notes = read_tfds_images(name, size, test, labelled, folder if on_disk else None)
     elif source == "digits" if isinstance(source, str) else not isinstance(source, Path):
         if on_disk:
-            raise ValueError(f"`on_disk` requires images in files, got {origin}.")
+            raise ValueError(f"`on_disk` needs images in files, got {origin}.")
         split, notes = _from_memory(source, size, test, labelled), []
     else:
         split, notes = _load_path(source, size, test, labelled, cache, keep, on_disk)
