@@ -3,7 +3,7 @@
 Flags of a method or a loss are declared by the method or loss.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import tyro
@@ -14,7 +14,7 @@ from .._option_group import option_group
 from .._program import flag
 from .._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, Range
 from .._registry import with_flags
-from .._schema import Schema, absolute
+from .._schema import WAS, Schema, absolute
 from .losses import LOSSES
 from .methods import METHODS
 
@@ -74,6 +74,9 @@ class TrainOptions(shared.OptimizerOptions):
     """Fraction of the training for learning-rate warm-up."""
     batch_size: Annotated[int, Range(2, MOST)] = 64
     """Texts per step (B). A text has 2B - 2 negatives with dropout and 2B - 1 with triplets."""
+    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
+    """Where the tokens of the texts are held: in device memory, or in host memory, which leaves the
+    device more room; batches are then copied while the device computes."""
     epochs: Annotated[int, COUNT] = 6
     """Number of epochs of pre-training, which its schedule spans."""
     fine_tune_epochs: Annotated[int, COUNT_OR_NONE] = 5

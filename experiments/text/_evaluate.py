@@ -1,6 +1,6 @@
 """Evaluation of text encoders, in training reports and on the test part."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +31,8 @@ def measure_features(config: Config, problem: Problem, phase: str) -> Any:
     :func:`measure_dropout` of training texts.
     """
     if not problem.train.classes:
-        some = np.random.default_rng(config.protocol.seed).permutation(problem.train.places)[:_BANK]
+        order = np.random.default_rng(config.protocol.seed).permutation(len(problem.train))
+        some = problem.train.places[order[:_BANK]]
         return jax.tree_util.Partial(_measure_dropout, jnp.asarray(some))
     bank = voters(config, problem.part(phase), _BANK, config.protocol.seed)
     if phase == "search":
@@ -52,7 +53,7 @@ def voters(config: Config, part: Part, most: int, seed: int) -> Voters:
 def measure_accuracy(problem: Problem) -> Any:
     """Returns the measurement of ``valid_accuracy`` for fine-tuning."""
     valid = problem.valid.labelled.data
-    return jax.tree_util.Partial(_accuracy, valid.examples, valid.labels)
+    return jax.tree_util.Partial(_accuracy, jnp.asarray(valid.examples), jnp.asarray(valid.labels))
 
 
 def _accuracy(places: Any, labels: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def measure_dropout(task: Any, params: Any, model_state: Any, places: Any) -> tu
       task: Task whose network computes the features of the texts.
       params: Parameters of the task.
       model_state: Non-trainable state of the task, including the dropout key.
-      places: Indices of the texts in the table.
+      places: The texts, as in :class:`Part`.
 
     Returns:
       The mean squared distance between the normalized features under two dropout masks, over the
@@ -75,7 +76,7 @@ def measure_dropout(task: Any, params: Any, model_state: Any, places: Any) -> tu
     """
     network_variables, rest = task.network_variables(params, model_state)
     size = min(_BLOCK, len(places))
-    blocks = places[: len(places) // size * size].reshape(-1, size)
+    blocks = places[: len(places) // size * size].reshape(-1, size, *places.shape[1:])
 
     def aligned(rest: Any, some: Any) -> tuple[Any, Any]:
         # Each row has its own dropout mask, and each block another key.
@@ -95,7 +96,7 @@ def _measure_dropout(places: Any, task: Any, params: Any, model_state: Any) -> d
 
 @train.jit
 def classify(task: tasks.Classification, params: Any, model_state: Any, places: Any) -> Any:
-    """Returns the predicted classes of the texts at these indices."""
+    """Returns the predicted classes of texts, as in :class:`Part`."""
     return task.classify(params, model_state, places, block_size=_BLOCK)
 
 
@@ -273,7 +274,9 @@ def evaluate_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int)
     some = test.take(some_of(len(test)))
     task = contrast.task
     if isinstance(task, tasks.ClassTriplets):
-        task = replace(task, pool=_pool(jnp.asarray(some.places), some.labels))
+        own: dict[str, Any] = {of.name: getattr(task, of.name) for of in fields(task)}
+        own["pool"] = _pool(jnp.asarray(some.places), some.labels)
+        task = tasks.ClassTriplets(**own)
     scores, is_true = _scores(
         task, contrast.params, contrast.model_state, jax.random.key(seed), jnp.asarray(some.places),
         jnp.asarray(some.labels),

@@ -13,6 +13,7 @@ from crl_jax import data, tasks
 from .._bert import BertOptions, Encoder, load_encoder
 from .._study import OnStage
 from ._config import DataOptions
+from ._host import TokenRows
 
 _VALID = 0.1
 
@@ -45,7 +46,8 @@ class Part:
     """Subset of the texts.
 
     Attributes:
-      places: Indices of the texts in the table, int32 ``[n]``.
+      places: Indices of the texts in the table, int32 ``[n]``; with ``--batches host`` their
+        tokens, see :class:`TokenRows`, int32 ``[n, length]``.
       labels: Class labels, -1 for unlabelled texts, int32 ``[n]``.
       classes: Names of the classes; empty if no text has a label.
     """
@@ -73,13 +75,13 @@ class Part:
 
     @property
     def data(self) -> tasks.LabelledExamples:
-        """Training examples: indices and labels on the device."""
-        return tasks.LabelledExamples(jnp.asarray(self.places), jnp.asarray(self.labels))
+        """Training examples: indices or tokens, and labels."""
+        return tasks.LabelledExamples(self.places, self.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Sentence pairs: indices of both sentences in the table, and human similarity scores."""
+    """Sentence pairs: both sentences as in :class:`Part`, and human similarity scores."""
 
     first: np.ndarray
     second: np.ndarray
@@ -91,7 +93,7 @@ class Problem:
     """The texts of a run.
 
     Attributes:
-      table: Tokens of all texts.
+      table: Augmentation that returns the tokens of a text.
       encoder: The encoder before any training.
       train: Training texts of the final model.
       test: Test texts, evaluated once, at the end.
@@ -101,7 +103,7 @@ class Problem:
       n_cut: Number of truncated training texts.
     """
 
-    table: TextTable
+    table: TextTable | TokenRows
     encoder: Encoder
     train: Part
     test: Part
@@ -115,8 +117,12 @@ class Problem:
         return self.learn if phase == "search" else self.train
 
 
-def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage) -> Problem:
+def load_problem(
+    options: DataOptions, encoding: BertOptions, on_stage: OnStage, on_host: bool = False
+) -> Problem:
     """Reads the texts, draws the requested subsets, and tokenizes them.
+
+    Tokens are on the device, or with ``on_host`` in host memory.
 
     Raises:
       ValueError: If there are fewer texts than requested, or too few classes to train on.
@@ -147,6 +153,12 @@ def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage)
     lists = [train.texts, split.test.texts, own, *of_pairs]
     tokens = encoder.words.encode([text for texts in lists for text in texts], options.length)
     places = _places(lists)
+    table: TextTable | TokenRows
+    if on_host:
+        table = TokenRows(encoder.words.pieces.index("[PAD]"))
+        places = [np.where(tokens.mask[each], tokens.ids[each], -1) for each in places]
+    else:
+        table = TextTable(jax.tree.map(jnp.asarray, tokens))
     classes = split.train.classes
     whole = Part(places[0], known, classes)
     test = Part(places[1], split.test.labels, classes)
@@ -158,7 +170,7 @@ def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage)
     else:
         learn, valid = _cut(whole, _VALID if options.valid is None else options.valid, seeds[2])
     return Problem(
-        TextTable(jax.tree.map(jnp.asarray, tokens)), encoder, whole, test, learn, valid,
+        table, encoder, whole, test, learn, valid,
         None if pairs is None else Pairs(places[3], places[4], pairs.scores),
         int(np.sum(encoder.words.lengths(train.texts) > options.length)),
     )  # fmt: skip

@@ -29,6 +29,7 @@ from ._evaluate import (
     measure_accuracy,
     measure_features,
 )
+from ._host import TokenRows, TripletRows
 from ._problem import Problem, load_problem
 from .losses import LOSSES
 from .methods import METHODS, Parts
@@ -95,7 +96,8 @@ class TextStudy(TaskStudy[Config, Problem]):
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
-        return load_problem(config.source, config.encoding, on_stage)
+        on_host = config.training.batches == "host"
+        return load_problem(config.source, config.encoding, on_stage, on_host)
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
@@ -138,6 +140,8 @@ class TextStudy(TaskStudy[Config, Problem]):
         # Without classes, omit the labels so that the history has no label-based metrics.
         examples = part.data if part.classes else part.places
         draws = settle("method", config.method, METHODS).get("draws")
+        if METHODS[config.method.method].needs_labels and isinstance(problem.table, TokenRows):
+            return train.ArrayBatches(TripletRows(part.data, draws))
         if draws is None:
             return train.ArrayBatches(examples)
         return tasks.ResampledBatches(examples, n_draws=draws)

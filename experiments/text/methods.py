@@ -11,6 +11,7 @@ from crl_jax import models, tasks
 
 from .._ranges import COUNT, POSITIVE
 from .._registry import Entry, Hyperparam
+from ._host import HostTriplets, TokenRows
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Parts:
 
     Attributes:
       network: Network that computes text embeddings.
-      table: Token table, the input of the network by text index.
-      labelled: Indices and labels of the labelled texts.
+      table: Augmentation that returns the tokens of a text.
+      labelled: Indices or tokens of the labelled texts, and their labels.
       loss: Loss of ``--loss``, its hyper-parameters including the temperature, and the estimator of
         its α, as keyword arguments of :class:`crl_jax.tasks.SimCLR`.
       pretrained: Parameters to start from; None for random ones.
@@ -47,8 +48,11 @@ class Method(Entry):
 
 
 def _triplets(parts: Parts) -> Any:
-    return tasks.ClassTriplets(
-        parts.network, parts.table, **parts.loss, pool=tasks.ClassPool.from_labels(parts.labelled),
+    make, examples = tasks.ClassTriplets, parts.labelled
+    if isinstance(parts.table, TokenRows):
+        make, examples = HostTriplets, tasks.LabelledExamples(examples.labels, examples.labels)
+    return make(
+        parts.network, parts.table, **parts.loss, pool=tasks.ClassPool.from_labels(examples),
         pretrained=parts.pretrained,
     )  # fmt: skip
 
