@@ -3,7 +3,7 @@
 Flags of a loss or an encoder are declared by the loss or encoder.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import tyro
@@ -15,7 +15,7 @@ from .. import _study_options as shared
 from .._option_group import option_group
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range
 from .._registry import with_flags
-from .._schema import Schema, absolute
+from .._schema import WAS, Schema, absolute
 from ..view_losses import LOSSES
 from .encoders import ENCODERS
 
@@ -62,6 +62,10 @@ class TrainOptions(shared.OptimizerOptions):
     """L2 coefficient."""
     batch_size: Annotated[int, Range(2, MOST)] = 128
     """Number of graphs per step (B); a view has 2B - 2 negatives."""
+    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
+    """Where the training graphs are held: in device memory, or in host memory, which leaves the
+    device more room; batches are then copied while the device computes, and each graph takes the
+    space of the largest."""
     epochs: Annotated[int, COUNT] = 20
     """Number of training epochs, which the schedule spans. There is no early stopping."""
     temperature: Annotated[float, POSITIVE] = 0.2

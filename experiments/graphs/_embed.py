@@ -10,9 +10,9 @@ from crl_jax import augment, data, models
 
 from .. import _encoder_file as file
 from .._encoder_file import write_features
-from .._learned import Learned
 from .._option_group import option_group
 from ._config import _DATA, SCHEMA, Config
+from ._host import GraphLearned
 from .encoders import make_backbone
 
 _DESCRIPTION = """Features of graphs, before the projection head, by the encoder of a run.
@@ -64,9 +64,9 @@ class Encoder(file.TrainedNetwork[Config]):
         )
 
 
-def save_encoder(folder: Path, learned: Learned) -> None:
+def save_encoder(folder: Path, learned: GraphLearned) -> None:
     """Writes the trained backbone, without the projection head."""
-    file.save_backbone(folder, learned, n_in=learned.task.augment.graphs.features.shape[1])
+    file.save_backbone(folder, learned, n_in=learned.graphs.features.shape[1])
 
 
 def load_encoder(folder: Path) -> Encoder:

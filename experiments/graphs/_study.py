@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,15 @@ from crl_jax import augment, data, metrics, models, tasks, train
 
 from .. import _truth as truth
 from .._knn import BANK, Voters, knn_among, train_knn, valid_knn
-from .._learned import Learned
 from .._mesh import mesh_of
 from .._registry import settle
 from .._rundir import write_arrays
-from .._study import Evaluation, OnStage, TaskStudy
+from .._study import Evaluation, OnStage, Run, TaskStudy
 from .._truth import evaluate_weights
 from ..view_losses import LOSSES, in_words, parts_of_loss
 from ._config import SCHEMA, Config, DataOptions, anchor
 from ._embed import save_encoder
+from ._host import GraphLearned, GraphRows, RowViews, measure_on, sizes_of
 from .encoders import ENCODERS, make_backbone
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
@@ -56,15 +57,18 @@ class Problem:
 
     Attributes:
       graphs: All graphs. The final model trains on all of them, without their labels.
-      arrays: The same graphs on the device.
       learn: Indices of the training graphs of the hyper-parameter search.
       valid: Indices of the validation graphs of the search.
     """
 
     graphs: data.Graphs
-    arrays: models.GraphArrays
     learn: np.ndarray
     valid: np.ndarray
+
+    @cached_property
+    def arrays(self) -> models.GraphArrays:
+        """All graphs on the device."""
+        return models.GraphArrays.from_graphs(self.graphs)
 
     @property
     def all(self) -> np.ndarray:
@@ -93,7 +97,7 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
             "to decide on."
         )
     learn, valid = np.sort(order[n_valid:]), np.sort(order[:n_valid])
-    return Problem(graphs, models.GraphArrays.from_graphs(graphs), learn, valid)
+    return Problem(graphs, learn, valid)
 
 
 class GraphStudy(TaskStudy[Config, Problem]):
@@ -121,29 +125,40 @@ class GraphStudy(TaskStudy[Config, Problem]):
         hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
         backbone = make_backbone(config.encoding, problem.graphs.features.shape[1])
         head = models.Projection(options.head, norm=False)
+        on_host = _on_host(config)
         views = augment.GraphAugmentation(
-            problem.arrays,
+            sizes_of(problem.graphs) if on_host else problem.arrays,
             config.views.kinds,
             numbers.get("ratio", config.views.ratio),
             config.views.add,
             n_packs=1 if mesh is None else mesh.size,
         )
         return tasks.SimCLR(
-            models.Network(models.BackboneWithHead(backbone, head)), views, hyperparams,
+            models.Network(models.BackboneWithHead(backbone, head)),
+            RowViews(views) if on_host else views, hyperparams,
             LOSSES[config.objective.loss].loss, alpha=alpha,
         )  # fmt: skip
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
         """See :meth:`TaskStudy.batches`."""
         places = problem.learn if phase == "search" else problem.all
-        return train.ArrayBatches(tasks.LabelledExamples(places, problem.labels(places)))
+        examples: Any = GraphRows(problem.graphs, places) if _on_host(config) else places
+        return train.ArrayBatches(tasks.LabelledExamples(examples, problem.labels(places)))
 
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
         """Returns the measurement of the kNN accuracy, see :func:`valid_knn`, :func:`train_knn`."""
-        if phase == "search":
-            bank = _voters(config, problem, problem.learn[:BANK])
-            return valid_knn(bank, problem.valid, problem.labels(problem.valid))
-        return train_knn(_voters(config, problem, problem.all[:BANK]))
+        places = (problem.learn if phase == "search" else problem.all)[:BANK]
+        bank, valid = _voters(config, problem, places), problem.valid
+        on_host = _on_host(config)
+        if on_host:
+            bank = bank._replace(examples=np.arange(len(places), dtype=np.int32))
+        if phase != "search":
+            measure = train_knn(bank)
+        else:
+            own = np.arange(len(places), len(places) + len(valid), dtype=np.int32)
+            measure = valid_knn(bank, own if on_host else valid, problem.labels(valid))
+            places = np.concatenate([places, valid])
+        return measure_on(problem.graphs.take(places), measure) if on_host else measure
 
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
@@ -165,8 +180,15 @@ class GraphStudy(TaskStudy[Config, Problem]):
         )
         yield f"views: {', '.join(views.kinds)}, ratio {views.ratio:g}"
 
+    def trained(
+        self, config: Config, problem: Problem, run: Run, fitted: train.FitResult
+    ) -> GraphLearned:
+        """See :meth:`Study.trained`."""
+        learned = super().trained(config, problem, run, fitted)
+        return GraphLearned(learned.task, learned.params, learned.model_state, problem.graphs)
+
     def evaluate(
-        self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
+        self, config: Config, problem: Problem, learned: GraphLearned, seed: int, on_stage: OnStage
     ) -> Evaluation:
         """Evaluates the features, and the weights of the loss.
 
@@ -192,14 +214,14 @@ class GraphStudy(TaskStudy[Config, Problem]):
             found, shown = {**found, **truth.metrics}, truth.calibration
         return Evaluation({n: float(value) for n, value in found.items()}, svm.accuracies, shown)
 
-    def save(self, learned: Learned, folder: Path) -> None:
+    def save(self, learned: GraphLearned, folder: Path) -> None:
         """Writes the encoder, and the features of all graphs."""
         save_encoder(folder, learned)
-        places = np.arange(learned.task.augment.graphs.n, dtype=np.int32)
+        places = np.arange(len(learned.graphs), dtype=np.int32)
         write_arrays(folder / FEATURES, features=np.asarray(learned.features(places)))
 
     def draw(
-        self, config: Config, problem: Problem, learned: Learned, evaluation: Evaluation,
+        self, config: Config, problem: Problem, learned: GraphLearned, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Draws a t-SNE plot of graphs."""
@@ -210,6 +232,10 @@ class GraphStudy(TaskStudy[Config, Problem]):
             folder / EMBEDDING, np.asarray(learned.features(places)), problem.labels(places),
             problem.graphs.classes, f"{title}: graphs by t-SNE", config.protocol.seed,
         )  # fmt: skip
+
+
+def _on_host(config: Config) -> bool:
+    return config.training.batches == "host"
 
 
 def _voters(config: Config, problem: Problem, places: np.ndarray) -> Voters:
