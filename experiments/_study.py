@@ -435,7 +435,7 @@ class TaskStudy(Study[C, P]):
         """
         options, output = config.training, config.output
         source: Any
-        if getattr(options, "batches", "device") == "host":
+        if getattr(options, "batches", "device") != "device":
             source = train.HostBatches.from_arrays(batches.data, options.batch_size, seed=run.seed)
         else:
             source = jax.tree.map(jnp.asarray, batches)

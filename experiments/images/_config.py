@@ -80,9 +80,10 @@ class TrainOptions(shared.OptimizerOptions):
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
     """Number of images per step (B); a view has 2B - 2 negatives."""
-    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
-    """Where the training examples are held: in device memory, or in host memory, which leaves the
-    device more room; batches are then copied while the device computes."""
+    batches: Literal["device", "host", "disk"] = field(default="device", metadata={WAS: "device"})
+    """Where the training images are held: in device memory; in host memory; or on disk, where the
+    first run decodes them to the cache. Batches of the latter two are read and copied while the
+    device computes."""
     temperature: Annotated[float, POSITIVE] = 0.5
     """Temperature, which divides all cosine similarities."""
     head: Annotated[tuple[int, ...], COUNT] = (512, 128)
@@ -140,7 +141,7 @@ SCHEMA = Schema(
     Config,
     numbers=(*shared.NUMBERS, "temperature"),
     check=_check_together,
-    renamed={"size": "image_size", "k": "neighbours"},
+    renamed={"size": "image_size", "k": "neighbours", "on_disk": "batches"},
 )
 
 

@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
     source, labelled = options.data or own.data, options.labels
     if labelled is None:
         labelled = own.labels or bool(options.data)
-    split = data.load_images(source, size=own.image_size, labelled=labelled)
+    on_disk = encoder.config.training.batches == "disk" and not options.data
+    split = data.load_images(source, size=own.image_size, labelled=labelled, on_disk=on_disk)
     check_channels(f"--data {source}", split, encoder.n_channels, options.run)
     write_features(options.out, "images", **of_parts(split, encoder.features))
 

@@ -1,5 +1,6 @@
 """Evaluation of image features on the test part."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,13 +15,15 @@ from ._config import ProtocolOptions
 
 _BLOCK = 250
 """Number of images per encoding block."""
+_ON_DEVICE = 100 * _BLOCK
+"""Number of test images on the device at a time; a multiple of the block."""
 _FEW_CLASSES = 10
 """Number of classes above which the top-5 accuracy is also computed."""
 
 
 def evaluate_features(
     options: ProtocolOptions, part: data.Images, test: data.Images, learned: Learned, seed: int,
-    on_host: bool = False,
+    on_device: bool = True,
 ) -> Evaluation:  # fmt: skip
     """Evaluates features with a linear classifier and a kNN classifier.
 
@@ -30,7 +33,7 @@ def evaluate_features(
       test: The test images.
       learned: The trained model.
       seed: Seed of the published classifier's training, and of the views that are compared.
-      on_host: Whether that training takes its batches from host memory.
+      on_device: Whether the images of that training are in device memory.
 
     Returns:
       The metrics ``linear`` and ``linear_published``: accuracies of linear classifiers on the
@@ -58,7 +61,7 @@ def evaluate_features(
             found["linear_top5"] = jnp.mean(jnp.any(best == truth[:, None], axis=1))
         classes.append(probe.predictions)
     if options.probe != "fast":
-        classes.append(_published(options, part, known, learned, of_part.shape[1], seed, on_host))
+        classes.append(_published(options, part, known, learned, of_part.shape[1], seed, on_device))
         found["linear_published"] = jnp.mean(classes[-1] == truth)
     found["knn"] = metrics.knn_accuracy(
         of_test, truth, of_part, labels, n_classes=n_classes,
@@ -75,7 +78,7 @@ def _published(
     learned: Learned,
     dim: int,
     seed: int,
-    on_host: bool,
+    on_device: bool,
 ) -> Any:
     """Returns the test predictions of a linear classifier trained on features of random views."""
     task = learned.task
@@ -85,13 +88,15 @@ def _published(
     )
     seen, size = tasks.LabelledExamples(part.images, part.labels), min(512, len(part))
     batches: Any
-    if on_host:
-        batches = train.HostBatches.from_arrays(seen, size, seed=seed)
-    else:
+    if on_device:
         batches = train.ArrayBatches(jax.tree.map(jnp.asarray, seen))
+    else:
+        batches = train.HostBatches.from_arrays(seen, size, seed=seed)
     fitted = train.fit(
         classifier, train.Optimizer(1e-3, weight_decay=1e-6), batches,
         train.TrainConfig(size), epochs=options.probe_epochs, seeds=seed,
         eval_every=options.probe_epochs,
     )  # fmt: skip
-    return classifier.classify(fitted.run(), {}, jnp.asarray(test.images), block_size=_BLOCK)
+    parts = (test.images[i : i + _ON_DEVICE] for i in range(0, len(test), _ON_DEVICE))
+    classify = partial(classifier.classify, fitted.run(), {}, block_size=_BLOCK)
+    return jnp.concatenate([classify(jnp.asarray(part)) for part in parts])

@@ -39,8 +39,10 @@ class Problem:
         return labelled(self.train)
 
 
-def load_problem(options: DataOptions, on_stage: Callable[[str], None]) -> Problem:
-    """Reads the images and draws the requested subsets.
+def load_problem(
+    options: DataOptions, on_stage: Callable[[str], None], on_disk: bool = False
+) -> Problem:
+    """Reads the images and draws the requested subsets, whose pixels may remain on disk.
 
     Raises:
       ValueError: If there are fewer images than requested, or a part of a labelled dataset has no
@@ -48,7 +50,9 @@ def load_problem(options: DataOptions, on_stage: Callable[[str], None]) -> Probl
       DataError: If the images cannot be read.
     """
     on_stage("reading the images")
-    split = data.load_images(options.data, size=options.image_size, labelled=options.labels)
+    split = data.load_images(
+        options.data, size=options.image_size, labelled=options.labels, on_disk=on_disk
+    )
     seeds = np.random.default_rng(options.split_seed).spawn(3)
     train = drawn("train_images", split.train, options.train_images, seeds[0])
     test = drawn("test_images", split.test, options.test_images, seeds[1])
@@ -103,8 +107,12 @@ def labelled(images: data.Images) -> data.Images:
 
 def joined(first: data.Images, second: data.Images) -> data.Images:
     """Concatenates two sets of images, without file names."""
+    pixels: Any = [first.images, second.images]
+    concatenate = (
+        np.concatenate if isinstance(pixels[0], np.ndarray) else data.DiskArray.concatenate
+    )
     return data.Images(
-        np.concatenate([first.images, second.images]),
+        concatenate(pixels),
         np.concatenate([first.labels, second.labels]),
         first.classes,
     )

@@ -81,16 +81,16 @@ class Images(TaskStudy[Config, Problem]):
         given = config.training.temperature != Config().training.temperature
         if not METHODS[name].takes_temperature and ("temperature" in swept or given):
             raise ValueError(f"--method {name} has no --temperature.")
-        if METHODS[name].needs_all and config.training.batches == "host":
+        if METHODS[name].needs_all and (batches := config.training.batches) != "device":
             raise ValueError(
                 f"--method {name} clusters all images, which must be in device memory: leave out "
-                "--batches host."
+                f"--batches {batches}."
             )
         super().check(config)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
-        return load_problem(config.source, on_stage)
+        return load_problem(config.source, on_stage, config.training.batches == "disk")
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
@@ -136,11 +136,12 @@ class Images(TaskStudy[Config, Problem]):
         part = labelled(problem.part(phase))
         bank = part.take(evenly(part.labels, min(BANK, len(part)), rng))
         voters = Voters(
-            bank.images, bank.labels, len(bank.classes), protocol.neighbours,
+            bank.images[:], bank.labels, len(bank.classes), protocol.neighbours,
             protocol.knn_temperature,
         )  # fmt: skip
         if phase == "search":
-            return valid_knn(voters, problem.valid.images, problem.valid.labels)
+            images: Any = problem.valid.images
+            return valid_knn(voters, images, problem.valid.labels)
         return train_knn(voters)
 
     def describe_training(self, config: Config) -> str:
@@ -174,7 +175,7 @@ class Images(TaskStudy[Config, Problem]):
         """Evaluates the features, and the weights of the loss with their calibration."""
         found = evaluate_features(
             config.protocol, problem.labelled, problem.test, learned, seed,
-            on_host=config.training.batches == "host",
+            on_device=config.training.batches == "device",
         )  # fmt: skip
         entry = LOSSES[config.objective.loss]
         weighs = entry.weigh is not None and METHODS[config.method.method].takes_loss

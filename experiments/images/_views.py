@@ -4,17 +4,22 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from crl_jax import augment
+from crl_jax import augment, data
 
 from .._program import flag
 from ._config import ViewOptions
 
 
-def settle_views(options: ViewOptions, images: np.ndarray) -> ViewOptions:
+def settle_views(options: ViewOptions, images: np.ndarray | data.DiskArray) -> ViewOptions:
     """Returns the flags with unset values filled in, as a function of the uint8 images."""
     side, *_, n_channels = images.shape[1:]
     grey = n_channels == 1
-    pixels = images[:: max(1, len(images) // 2000)] / 255.0
+    pixels = images[:: max(1, len(images) // 2000)]
+    # Exact, and without a copy of the pixels in a wider type.
+    counts = [np.bincount(pixels[..., i].ravel(), minlength=256) for i in range(n_channels)]
+    values = np.arange(256) / 255
+    mean = np.array([np.average(values, weights=n) for n in counts])
+    variance = np.array([np.average((values - m) ** 2, weights=n) for m, n in zip(mean, counts)])
     defaults = ViewOptions(
         view_size=side,
         judged_size=options.view_size or side,
@@ -24,8 +29,8 @@ def settle_views(options: ViewOptions, images: np.ndarray) -> ViewOptions:
         jitter_p=0.8,
         grey_p=0.2,
         blur_p=0.0 if side < 16 else 0.5,
-        mean=tuple(pixels.mean((0, 1, 2)).round(4).tolist()),
-        std=tuple(pixels.std((0, 1, 2)).round(4).clip(1e-3).tolist()),
+        mean=tuple(mean.round(4).tolist()),
+        std=tuple(np.sqrt(variance).round(4).clip(1e-3).tolist()),
     )
     left_out = {
         name: value for name, value in vars(defaults).items() if getattr(options, name) is None

@@ -96,9 +96,10 @@ class TrainOptions(shared.OptimizerOptions):
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
     """Number of pairs per step (B); each image or text has B - 1 negatives."""
-    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
-    """Where the training examples are held: in device memory, or in host memory, which leaves the
-    device more room; batches are then copied while the device computes."""
+    batches: Literal["device", "host", "disk"] = field(default="device", metadata={WAS: "device"})
+    """Where the training images are held: in device memory; in host memory; or on disk, where the
+    first run decodes them to the cache. Batches of the latter two are read and copied while the
+    device computes."""
     epochs: Annotated[int, COUNT] = 10
     """Number of training epochs, which the schedule spans. There is no early stopping. An epoch
     uses each image once, with one of its texts."""
@@ -148,7 +149,7 @@ SCHEMA = Schema(
     Config,
     numbers=(*shared.NUMBERS, "temperature"),
     check=_check_together,
-    renamed={"size": "image_size", "n_heads": "text_heads"},
+    renamed={"size": "image_size", "n_heads": "text_heads", "on_disk": "batches"},
 )
 
 

@@ -1,6 +1,7 @@
 """Evaluation of the image and text networks on the test part."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,6 +27,10 @@ _WEIGHED = 256
 
 BLOCK = 250
 """Number of images or texts per embedding block."""
+
+
+_ON_DEVICE = 100 * BLOCK
+"""Number of images on the device at a time; a multiple of the block."""
 
 
 def embed(task: Any, params: Any, model_state: Any, images: Any, tokens: Any) -> Any:
@@ -73,8 +78,15 @@ class Found:
 
 
 def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:
-    arrays = jax.tree.map(jnp.asarray, (images, tokens))
-    return _embed(learned.task, learned.params, learned.model_state, *arrays)
+    embed = partial(_embed, learned.task, learned.params, learned.model_state)
+    tokens = jax.tree.map(jnp.asarray, tokens)
+    of_images, of_texts = embed(jnp.asarray(images[:_ON_DEVICE]), tokens)
+    one = jax.tree.map(lambda leaf: leaf[:1], tokens)
+    rest = [
+        embed(jnp.asarray(images[i : i + _ON_DEVICE]), one)[0]
+        for i in range(_ON_DEVICE, len(images), _ON_DEVICE)
+    ]
+    return jnp.concatenate([of_images, *rest]), of_texts
 
 
 def evaluate_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:

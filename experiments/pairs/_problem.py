@@ -56,6 +56,15 @@ class Part:
         """Creates an instance by tokenizing the texts for the encoder."""
         return cls(captioned, encoder.words.encode(captioned.texts, encoder.length))
 
+    def sample(self, n: int) -> "Part":
+        """Returns at most ``n`` images, evenly spaced, with their texts."""
+        if n >= len(self.captioned):
+            return self
+        kept = np.arange(n) * len(self.captioned) // n
+        is_kept = np.isin(self.captioned.image_of_text, kept)
+        tokens = Tokens(self.tokens.ids[is_kept], self.tokens.mask[is_kept])
+        return Part(self.captioned.take(kept), tokens)
+
     @cached_property
     def captions(self) -> Captions:
         """Texts grouped by image; each image must have at least one."""
@@ -100,8 +109,12 @@ class Problem:
         return float(np.sum(sizes * (sizes - 1)) / max(n * (n - 1), 1))
 
 
-def load_problem(source: DataOptions, text: TextOptions, on_stage: OnStage) -> Problem:
+def load_problem(
+    source: DataOptions, text: TextOptions, on_stage: OnStage, on_disk: bool = False
+) -> Problem:
     """Reads images and texts, learns or reads the vocabulary, and tokenizes the texts.
+
+    Pixels may remain on disk.
 
     Raises:
       ValueError: If there is no validation part, or flags are incompatible.
@@ -112,6 +125,7 @@ def load_problem(source: DataOptions, text: TextOptions, on_stage: OnStage) -> P
     split = load_captioned(
         source.data, size=source.image_size, valid=source.valid, test=source.test,
         seed=source.split_seed, column=source.column, drawings=source.drawings or None,
+        on_disk=on_disk,
     )  # fmt: skip
     if split.valid is None:
         raise ValueError(

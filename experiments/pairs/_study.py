@@ -27,6 +27,8 @@ from ._problem import Problem, draw_caption, load_problem
 from .losses import LOSSES
 from .recipes import RECIPES
 
+_VALID = 5000
+"""Maximum number of validation images whose recall is reported."""
 _TEXT_LAYERS = 2
 """Number of layers of a text encoder trained from scratch."""
 EMBEDDINGS, RETRIEVAL = "embeddings.npz", "retrieval.png"
@@ -86,7 +88,8 @@ class Pairs(TaskStudy[Config, Problem]):
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
-        return load_problem(config.source, _settled_text(config.text), on_stage)
+        on_disk = config.training.batches == "disk"
+        return load_problem(config.source, _settled_text(config.text), on_stage, on_disk)
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
@@ -136,7 +139,7 @@ class Pairs(TaskStudy[Config, Problem]):
 
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
         """Returns the measurement of validation recall, see :func:`measure_recall`."""
-        part = problem.valid
+        part = problem.valid.sample(_VALID)
         relevant = part.captioned.image_groups, part.captioned.text_groups
         arrays: Any = part.captioned.images, part.tokens, relevant
         return jax.tree_util.Partial(measure_recall, *jax.tree.map(jnp.asarray, arrays))
