@@ -18,6 +18,7 @@ from experiments.numerical import _nce as nce
 from experiments.numerical import _punce as punce
 from experiments.numerical import main
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 CENTRE = dict(alpha=0.9, gamma=0.1, tau_plus=0.1, temperature=0.5, half_width=0.5)
 SIZES = dict(n_anchors=50, n_neg=40, n_pos=3)
 
@@ -150,12 +151,11 @@ def test_measurements_are_the_printed_estimators():
 
 def test_anchors_without_true_negatives_are_left_out():
     key = jax.random.key(5)
-    sizes = dict(n_anchors=400, n_neg=2, n_pos=3)
-    crowded = dict(tau_plus=0.5, told_tau_plus=0.3)
-    got = model.measure(key, setting(1, **crowded), **sizes)
-    sample = model.draw(key, setting(**crowded), **sizes)
+    crowded = dict(tau_plus=0.95, told_tau_plus=0.3)
+    got = model.measure(key, setting(2, **crowded), **SIZES)
+    sample = model.draw(key, setting(**crowded), **SIZES)
     keep = np.asarray(sample.is_true.any(-1))
-    assert 0 < keep.sum() < 400
+    assert 0 < keep.sum() < 50
     sample = jax.tree.map(lambda x: x[keep], sample)
     supervised, estimates = np_estimates(sample, 0.3, 0.9, 0.5)
     np.testing.assert_allclose(got["supervised"][0], supervised.mean(), rtol=1e-5)
@@ -177,8 +177,8 @@ def test_clamped_anchors_are_counted():
 def test_limits_are_those_of_the_densities():
     """Compares with integrals over the densities, with the same range for all anchors."""
     alpha, tau_plus, t, w = 0.9, 0.2, 0.5, 0.5
-    got = model.limits(jax.random.key(0), setting(gamma=0.0, tau_plus=tau_plus), n_anchors=3,
-                       n_pos=10)  # fmt: skip
+    same_range = setting(gamma=0.0, tau_plus=tau_plus)
+    got = model.limits(jax.random.key(0), same_range, n_anchors=300, n_pos=10)
     true = lambda x: 2 * (alpha * (1 - x) + (1 - alpha) * x)  # noqa: E731
     false = lambda x: 2 * ((1 - alpha) * (1 - x) + alpha * x)  # noqa: E731
     mixed = lambda x: (1 - tau_plus) * true(x) + tau_plus * false(x)  # noqa: E731
@@ -229,9 +229,6 @@ def test_other_values_do_not_compile_again(monkeypatch):
     assert not np.allclose(first["mean"], second["mean"])
 
 
-# The command
-
-QUICK = ["--anchors", "20", "--largest-n", "128", "--n-neg", "16"]
 # Noise-contrastive estimation
 
 
@@ -278,6 +275,9 @@ def test_nce_tends_to_maximum_likelihood_by_one_over_k(power):
     assert fitted["normaliser"][0] < 0.01
 
 
+# The command
+
+QUICK = ["--anchors", "20", "--largest-n", "128", "--n-neg", "16"]
 FIGURES = ["figure_6_4", "figure_6_8", "figure_6_9", "figure_6_10", "weights", "misspecified",
            "convergence", "nce", "punce"]  # fmt: skip
 
@@ -299,8 +299,13 @@ def drawn_features(task, labels, digits, seed, epochs):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder of a finished run, and its output."""
-    out = tmp_path_factory.mktemp("numerical") / "run"
+    out, digits = tmp_path_factory.mktemp("numerical") / "run", punce.load()
+    few = digits._replace(
+        images=digits.images[:300], even=digits.even[:300],
+        test_images=digits.test_images[:100], test_even=digits.test_even[:100],
+    )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(punce, "load", lambda: few)
         patch.setenv("COLUMNS", "120")
         patch.setattr(punce, "features_of", drawn_features)
         with contextlib.redirect_stdout(io.StringIO()) as screen:
