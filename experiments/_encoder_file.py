@@ -1,4 +1,4 @@
-"""Saving and loading of trained networks, in ``encoder.npz`` of a run directory."""
+"""Saving and loading of trained networks, in ``encoder.npz`` of a run directory, and ``embed``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,13 +36,57 @@ class EmbedOptions:
     out: Path = Path("features.npz")
     """Output file for the features."""
 
+    def check(self) -> None:
+        """Raises ``ValueError`` if flags contradict each other."""
 
-def parse_embed(kind: type[E], command: str, description: str, arguments: list[str]) -> E:
-    """Parses the flags of the ``embed`` subcommand of a command."""
-    return tyro.cli(
-        kind, prog=f"{program(command)} embed", description=description, args=arguments,
-        config=(tyro.conf.FlagConversionOff,),
-    )  # fmt: skip
+
+def embed_command(
+    kind: type[E], command: str, description: str, load: Callable[[Path], Any],
+    embed: Callable[[E, Any], tuple[str, dict[str, Any]]],
+) -> Callable[[list[str]], None]:  # fmt: skip
+    """Returns the ``embed`` subcommand of a command, which writes the features of examples.
+
+    Args:
+      kind: Options of the subcommand.
+      command: The command.
+      description: Help text.
+      load: Loads the encoder of a run directory.
+      embed: Function ``embed(options, encoder)`` that returns the plural noun for the examples,
+        such as ``"images"``, and the arrays to write, including their ``features [n, dim]``.
+    """
+
+    def main(arguments: list[str]) -> None:
+        options = tyro.cli(
+            kind, prog=f"{program(command)} embed", description=description, args=arguments,
+            config=(tyro.conf.FlagConversionOff,),
+        )  # fmt: skip
+        options.check()
+        unit, arrays = embed(options, load(options.run))
+        rundir.write_arrays(options.out, **arrays)
+        n, dim = arrays["features"].shape
+        output().print(f"{n:,} {unit}, {dim} features each, in {plain(options.out)}")
+
+    return main
+
+
+def arrays_of(split: Any) -> dict[str, np.ndarray]:
+    """Returns the labels of all examples of a split, its classes, and the part of each example."""
+    parts = dict(split.parts())
+    return {
+        "labels": np.concatenate([part.labels for part in parts.values()]),
+        "classes": np.array(split.train.classes, np.str_),
+        "part": np.repeat(list(parts), [len(part) for part in parts.values()]),
+    }
+
+
+def check_input(source: str, what: str, found: int, wanted: int, run: Path) -> None:
+    """Raises ``ValueError`` unless examples have the size that the encoder of a run expects.
+
+    The message names the flag ``source`` and what has the size: ``what="nodes of {} features"``.
+    """
+    if found != wanted:
+        has = what.format(found)
+        raise ValueError(f"{source} has {has}: the encoder of {run} takes {wanted}.")
 
 
 @dataclass(frozen=True)
@@ -148,17 +192,3 @@ def encode(
 @train.jit
 def _encode(task: tasks.SimCLR, params: Any, rest: Any, examples: Any) -> Any:
     return task.embed(params, rest, examples)
-
-
-def write_features(path: Path, unit: str, features: np.ndarray, **more: Any) -> None:
-    """Writes features ``[n, dim]`` and further arrays atomically, and prints a summary.
-
-    Args:
-      path: The output file.
-      unit: Plural noun for the examples, such as ``"images"``.
-      features: The features.
-      more: Further arrays by name.
-    """
-    rundir.write_arrays(path, features=features, **more)
-    n, dim = features.shape
-    output().print(f"{n:,} {unit}, {dim} features each, in {plain(path)}")

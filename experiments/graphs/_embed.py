@@ -1,7 +1,7 @@
 """Saving and loading of the encoder of a run on graphs, and the command ``embed``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -9,7 +9,6 @@ import tyro
 from crl_jax import augment, data, models
 
 from .. import _encoder_file as file
-from .._encoder_file import write_features
 from .._option_group import option_group
 from ._config import _DATA, SCHEMA, Config
 from ._host import GraphLearned
@@ -17,8 +16,8 @@ from .encoders import make_backbone
 
 _DESCRIPTION = """Features of graphs, before the projection head, by the encoder of a run.
 
-Writes an npz with the arrays features [n, dim], labels [n] and classes. Nodes are known by what the
-run's --features says. Tags and degrees are numbered within a set, so another set needs the same.
+Writes an npz with the arrays features [n, dim], labels [n] and classes. The node features are those
+of the run's --features. Tags and degrees are numbered within a set, so another set needs the same.
 """
 
 
@@ -27,25 +26,6 @@ class EmbedOptions(file.EmbedOptions):
     """Options of ``embed``."""
 
     data: Annotated[str, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = ""
-
-
-def main(arguments: list[str]) -> None:
-    """Computes and writes the features of the graphs that the flags select."""
-    options = file.parse_embed(EmbedOptions, "graphs", _DESCRIPTION, arguments)
-    encoder = load_encoder(options.run)
-    own = encoder.config.source
-    source = options.data or own.data
-    graphs = data.load_graphs(source, features=own.features)
-    found = graphs.features.shape[1]
-    if found != encoder.n_in:
-        raise ValueError(
-            f"--data {source} has nodes of {found} features: the encoder of {options.run} takes "
-            f"{encoder.n_in}."
-        )
-    write_features(
-        options.out, "graphs", encoder.features(graphs),
-        labels=graphs.labels, classes=np.array(graphs.classes, np.str_),
-    )  # fmt: skip
 
 
 class Encoder(file.TrainedNetwork[Config]):
@@ -81,3 +61,18 @@ def load_encoder(folder: Path) -> Encoder:
         raise ValueError(f"{kept.path}: expected the number of features of a node, got {n_in}.")
     network = models.Network(make_backbone(kept.config.encoding, n_in))
     return Encoder(kept.config, network, kept.variables(network.init))
+
+
+def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]]:
+    """Returns the features of the graphs that the flags select."""
+    own = encoder.config.source
+    source = options.data or own.data
+    graphs = data.load_graphs(source, features=own.features)
+    n_in = graphs.features.shape[1]
+    file.check_input(f"--data {source}", "nodes of {} features", n_in, encoder.n_in, options.run)
+    classes = np.array(graphs.classes, np.str_)
+    features = encoder.features(graphs)
+    return "graphs", {"features": features, "labels": graphs.labels, "classes": classes}
+
+
+main = file.embed_command(EmbedOptions, "graphs", _DESCRIPTION, load_encoder, _embed)

@@ -10,7 +10,6 @@ import tyro
 from crl_jax import data, models
 
 from .. import _encoder_file as file
-from .._encoder_file import write_features
 from .._option_group import option_group
 from ._config import _DATA, SCHEMA, Config
 from ._views import make_views
@@ -33,52 +32,22 @@ class EmbedOptions(file.EmbedOptions):
     or True with --data."""
 
 
-def main(arguments: list[str]) -> None:
-    """Computes and writes the features of the images that the flags select."""
-    options = file.parse_embed(EmbedOptions, "images", _DESCRIPTION, arguments)
-    encoder = load_encoder(options.run)
-    own = encoder.config.source
-    source, labelled = options.data or own.data, options.labels
-    if labelled is None:
-        labelled = own.labels or bool(options.data)
-    on_disk = encoder.config.training.batches == "disk" and not options.data
-    split = data.load_images(source, size=own.image_size, labelled=labelled, on_disk=on_disk)
-    check_channels(f"--data {source}", split, encoder.n_channels, options.run)
-    write_features(options.out, "images", **of_parts(split, encoder.features))
+def embed_images(
+    source: str, split: data.ImageSplit, encode: Callable[[np.ndarray], np.ndarray], wanted: int,
+    run: Path,
+) -> tuple[str, dict[str, Any]]:  # fmt: skip
+    """Returns the features of all images, with labels, classes, parts and file names.
 
-
-def check_channels(said: str, split: data.ImageSplit, wanted: int, run: Path) -> None:
-    """Checks that the number of image channels matches the encoder.
-
-    Args:
-      said: The flag that selects the images, and its value, for the error message.
-      split: The images.
-      wanted: Number of channels that the encoder expects.
-      run: Run directory of the encoder.
-
-    Raises:
-      ValueError: If the number of channels differs.
+    Raises ``ValueError`` if the images, which the flag ``source`` selects, do not have the
+    ``wanted`` number of channels.
     """
-    found = split.train.images.shape[-1]
-    if found != wanted:
-        raise ValueError(
-            f"{said} has images of {found} channels: the encoder of {run} takes {wanted}."
-        )
-
-
-def of_parts(
-    split: data.ImageSplit, features: Callable[[np.ndarray], np.ndarray]
-) -> dict[str, Any]:
-    """Returns the features of all images, with labels, classes, parts and file names."""
-    parts = dict(split.parts())
-    names = [part.names for part in parts.values() if part.names is not None]
-    return {
-        "features": np.concatenate([features(part.images) for part in parts.values()]),
-        "labels": np.concatenate([part.labels for part in parts.values()]),
-        "classes": np.array(split.train.classes, np.str_),
-        "part": np.repeat(list(parts), [len(part) for part in parts.values()]),
-        **({"names": np.concatenate(names)} if len(names) == len(parts) else {}),
-    }
+    n_channels = split.train.images.shape[-1]
+    file.check_input(source, "images of {} channels", n_channels, wanted, run)
+    parts = [part for _, part in split.parts()]
+    names = [part.names for part in parts if part.names is not None]
+    features = np.concatenate([encode(part.images) for part in parts])
+    named = {"names": np.concatenate(names)} if len(names) == len(parts) else {}
+    return "images", {"features": features, **file.arrays_of(split), **named}
 
 
 class Encoder(file.TrainedNetwork[Config]):
@@ -109,3 +78,19 @@ def load_encoder(folder: Path) -> Encoder:
     config = kept.config
     network = models.Network(make_backbone(config.encoding, channels_of(config)))
     return Encoder(config, network, kept.variables(network.init))
+
+
+def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]]:
+    """Returns the features of the images that the flags select."""
+    own = encoder.config.source
+    source, labelled = options.data or own.data, options.labels
+    if labelled is None:
+        labelled = own.labels or bool(options.data)
+    on_disk = encoder.config.training.batches == "disk" and not options.data
+    split = data.load_images(source, size=own.image_size, labelled=labelled, on_disk=on_disk)
+    return embed_images(
+        f"--data {source}", split, encoder.features, encoder.n_channels, options.run
+    )
+
+
+main = file.embed_command(EmbedOptions, "images", _DESCRIPTION, load_encoder, _embed)

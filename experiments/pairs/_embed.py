@@ -13,10 +13,10 @@ from crl_jax import data, losses, models
 
 from .. import _bert
 from .. import _encoder_file as file
-from .._encoder_file import encode, open_encoder, write_features
+from .._encoder_file import encode, open_encoder
 from .._option_group import option_group
 from .._text_file import open_texts, read_lines, save_text_encoder
-from ..images._embed import channels_of, check_channels, of_parts
+from ..images._embed import channels_of, embed_images
 from ..images._views import make_views
 from ..images.encoders import make_backbone
 from ._config import SCHEMA, Config
@@ -43,20 +43,10 @@ class EmbedOptions(file.EmbedOptions):
     texts: Path | None = None
     """UTF-8 file with one text per line."""
 
-
-def main(arguments: list[str]) -> None:
-    """Computes and writes the embeddings of the images or texts that the flags select."""
-    options = file.parse_embed(EmbedOptions, "pairs", _DESCRIPTION, arguments)
-    source = options.images
-    if (source is None) == (options.texts is None):
-        raise ValueError("--images and --texts name what is embedded; give one of them.")
-    towers = load_towers(options.run)
-    if options.texts is not None:
-        write_features(options.out, "texts", towers.texts(read_lines(options.texts)))
-        return
-    split = data.load_images(source, size=towers.image_size, labelled=options.labels)
-    check_channels(f"--images {source}", split, towers.n_channels, options.run)
-    write_features(options.out, "images", **of_parts(split, towers.images))
+    def check(self) -> None:
+        """See :meth:`experiments._encoder_file.EmbedOptions.check`."""
+        if (self.images is None) == (self.texts is None):
+            raise ValueError("--images and --texts name what is embedded; give one of them.")
 
 
 def networks_of(
@@ -138,3 +128,15 @@ def load_towers(folder: Path) -> SavedTowers:
         return dict(zip(_HALVES, params)), dict(zip(_HALVES, rest))
 
     return SavedTowers(config, takes, networks, kept.variables(init))
+
+
+def _embed(options: EmbedOptions, towers: SavedTowers) -> tuple[str, dict[str, Any]]:
+    """Returns the embeddings of the images or texts that the flags select."""
+    if options.texts is not None:
+        return "texts", {"features": towers.texts(read_lines(options.texts))}
+    split = data.load_images(options.images, size=towers.image_size, labelled=options.labels)
+    source = f"--images {options.images}"
+    return embed_images(source, split, towers.images, towers.n_channels, options.run)
+
+
+main = file.embed_command(EmbedOptions, "pairs", _DESCRIPTION, load_towers, _embed)

@@ -12,7 +12,7 @@ from crl_jax import data, models
 
 from .. import _bert
 from .. import _encoder_file as file
-from .._encoder_file import encode, open_encoder, write_features
+from .._encoder_file import encode, open_encoder
 from .._option_group import option_group
 from .._text_file import open_texts, read_lines, save_text_encoder
 from ._config import _DATA, SCHEMA, Config, DataOptions
@@ -39,39 +39,13 @@ class EmbedOptions(file.EmbedOptions):
     label_col: str | None = None
     """Column of the class labels in --data, likewise."""
 
-
-def main(arguments: list[str]) -> None:
-    """Computes and writes the features of the texts that the flags select."""
-    options = file.parse_embed(EmbedOptions, "text", _DESCRIPTION, arguments)
-    _check(options)
-    encoder = load_encoder(options.run)
-    if options.texts is not None:
-        write_features(options.out, "texts", encoder.features(read_lines(options.texts)))
-        return
-    source = encoder.config.source
-    if options.data is not None:
-        source = DataOptions(options.data, options.text_col, options.label_col)
-    split = data.load_texts(
-        source.data, text_col=column_of(source.text_col), label_col=column_of(source.label_col),
-        test=source.test, seed=source.split_seed, encoding=source.encoding,
-    )  # fmt: skip
-    parts = dict(split.parts())
-    write_features(
-        options.out, "texts",
-        encoder.features([text for part in parts.values() for text in part.texts]),
-        labels=np.concatenate([part.labels for part in parts.values()]),
-        classes=np.array(split.train.classes, np.str_),
-        part=np.repeat(list(parts), [len(part) for part in parts.values()]),
-    )  # fmt: skip
-
-
-def _check(options: EmbedOptions) -> None:
-    """Rejects contradictory flags."""
-    if options.texts is not None and options.data is not None:
-        raise ValueError("--texts and --data name what is embedded; give one of them.")
-    for flag, value in (("--text-col", options.text_col), ("--label-col", options.label_col)):
-        if value is not None and options.data is None:
-            raise ValueError(f"{flag} {value} is a column of --data; give that, too.")
+    def check(self) -> None:
+        """See :meth:`experiments._encoder_file.EmbedOptions.check`."""
+        if self.texts is not None and self.data is not None:
+            raise ValueError("--texts and --data name what is embedded; give one of them.")
+        for flag, value in (("--text-col", self.text_col), ("--label-col", self.label_col)):
+            if value is not None and self.data is None:
+                raise ValueError(f"{flag} {value} is a column of --data; give that, too.")
 
 
 @dataclass(frozen=True)
@@ -110,3 +84,21 @@ def load_encoder(folder: Path) -> Encoder:
     config = kept.config
     takes = open_texts(kept, config.encoding.lowercase, config.source.length)
     return Encoder(config, takes, kept.variables(models.Network(takes.settings).init))
+
+
+def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]]:
+    """Returns the features of the texts that the flags select."""
+    if options.texts is not None:
+        return "texts", {"features": encoder.features(read_lines(options.texts))}
+    source = encoder.config.source
+    if options.data is not None:
+        source = DataOptions(options.data, options.text_col, options.label_col)
+    split = data.load_texts(
+        source.data, text_col=column_of(source.text_col), label_col=column_of(source.label_col),
+        test=source.test, seed=source.split_seed, encoding=source.encoding,
+    )  # fmt: skip
+    features = encoder.features([text for _, part in split.parts() for text in part.texts])
+    return "texts", {"features": features, **file.arrays_of(split)}
+
+
+main = file.embed_command(EmbedOptions, "text", _DESCRIPTION, load_encoder, _embed)
