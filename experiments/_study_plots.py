@@ -1,4 +1,4 @@
-"""The pictures of a study: the course of its trainings, and what was learned in the plane."""
+"""Figures of a study: training curves, and a t-SNE plot of the features."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,25 +14,20 @@ from ._plots import save_figure
 _STYLES = {"search": ":", "final": "-"}
 _MOST_CLASSES = 20
 _PICTURED = 1000
-"""Examples in the picture of an embedding."""
+"""Number of examples in an embedding plot."""
 
 
 def draw_curves(
     path: Path, history: list[dict[str, Any]], title: str, words: Mapping[str, str]
 ) -> None:
-    """Draws what the reports of all runs measured, against epochs; the search is dotted.
+    """Plots the reports of all runs against epochs, those of the search dotted.
 
     Args:
       path: The PNG, replaced atomically.
-      history: The entries of all runs, with the name of each under ``label``.
-      title: Of the figure.
-      words: What is drawn of them, where it is there, in words.
+      history: The entries of all runs, each with the name of its run under ``label``.
+      title: Title of the figure.
+      words: Display names of the plotted columns; columns that are absent are omitted.
     """
-    save_figure(figure_of_curves(history, title, words), path)
-
-
-def figure_of_curves(history: list[dict[str, Any]], title: str, words: Mapping[str, str]) -> Figure:
-    """The figure of :func:`draw_curves`."""
     names = [name for name in words if any(name in entry for entry in history)]
     rows, columns = -(-len(names) // 3), min(3, len(names))
     figure = Figure(figsize=(4.2 * columns, 3.4 * rows + 0.8), layout="constrained")
@@ -59,7 +54,7 @@ def figure_of_curves(history: list[dict[str, Any]], title: str, words: Mapping[s
     if len(handles) > 1:
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small")
     figure.suptitle(title, wrap=True)
-    return figure
+    save_figure(figure, path)
 
 
 def pictured(n: int) -> slice:
@@ -72,25 +67,19 @@ def draw_embedding(
     path: Path, features: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str,
     seed: int,
 ) -> None:  # fmt: skip
-    """Draws features in the plane by t-SNE, coloured by class; nothing if one is not finite.
+    """Plots features by t-SNE, coloured by class; plots nothing if a feature is not finite.
 
     Args:
       path: The PNG, replaced atomically.
       features: ``[n, dim]``.
       labels: Their classes, -1 for none, ``[n]``.
-      classes: The names of the classes.
+      classes: Class names.
       title: Title of the figure.
       seed: Seed of t-SNE.
     """
-    if np.isfinite(features).all():
-        save_figure(figure_of_embedding(features, labels, classes, title, seed), path)
-
-
-def figure_of_embedding(
-    features: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str, seed: int
-) -> Figure:
-    """The figure of :func:`draw_embedding`."""
-    from sklearn.manifold import TSNE  # takes long to import
+    if not np.isfinite(features).all():
+        return
+    from sklearn.manifold import TSNE  # slow to import
 
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     perplexity = min(30, (len(unit) - 1) / 3)
@@ -108,4 +97,4 @@ def figure_of_embedding(
     axes.set(xticks=[], yticks=[])
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2, fontsize="small")
     figure.suptitle(title, wrap=True)
-    return figure
+    save_figure(figure, path)
