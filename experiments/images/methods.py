@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from crl_jax import data, losses, models, tasks
+from crl_jax import data, models, tasks
 
 from .._ranges import COUNT
 from .._registry import Entry, count, declared
@@ -92,9 +92,8 @@ def _moco(parts: Parts, queue: int, momentum: float) -> Any:
 def _prototypes(
     parts: Parts, queue: int, momentum: float, clusters: int, warm_up_epochs: int
 ) -> Any:
-    images = tasks.LabelledExamples(
-        jnp.asarray(parts.train.images), jnp.asarray(parts.train.labels)
-    )
+    part = parts.train
+    images = tasks.LabelledExamples(jnp.asarray(part.images), jnp.asarray(part.labels))
     return tasks.PCL(
         _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], queue=queue,
         data=images, clusters=(clusters,), warm_up=warm_up_epochs, **_contrastive(parts),
@@ -108,17 +107,14 @@ def _byol(parts: Parts, momentum: float) -> Any:
     )
 
 
-def _supervised(parts: Parts) -> Any:
-    return tasks.SupCon(
-        _projected(parts), parts.augment, {"temperature": parts.hyperparams["temperature"]},
-        loss_fn=losses.supervised_contrastive,
-    )  # fmt: skip
+def _by_labels(task: Callable[..., Any]) -> Callable[[Parts], Any]:
+    """Returns the ``make`` of a task with labels and its own loss."""
 
+    def make(parts: Parts) -> Any:
+        temperature = {"temperature": parts.hyperparams["temperature"]}
+        return task(_projected(parts), parts.augment, temperature)
 
-def _oracle(parts: Parts) -> Any:
-    return tasks.SupervisedOracle(
-        _projected(parts), parts.augment, {"temperature": parts.hyperparams["temperature"]}
-    )
+    return make
 
 
 _MOCO = declared(tasks.MoCo, "queue", "momentum", defaults={"momentum": 0.99}, sweeps=False)
@@ -126,11 +122,7 @@ _MOCO = declared(tasks.MoCo, "queue", "momentum", defaults={"momentum": 0.99}, s
 
 METHODS: Mapping[str, Method] = {
     "simclr": Method(source=tasks.SimCLR, make=_simclr),
-    "moco": Method(
-        source=tasks.MoCo,
-        hyperparams=_MOCO,
-        make=_moco,
-    ),
+    "moco": Method(source=tasks.MoCo, hyperparams=_MOCO, make=_moco),
     "byol": Method(
         source=tasks.BYOL,
         hyperparams=declared(tasks.BYOL, "momentum", defaults={"momentum": 0.99}, sweeps=False),
@@ -155,13 +147,13 @@ METHODS: Mapping[str, Method] = {
     ),
     "supcon": Method(
         source=tasks.SupCon,
-        make=_supervised,
+        make=_by_labels(tasks.SupCon),
         takes_loss=False,
         needs_labels=True,
     ),
     "oracle": Method(
         source=tasks.SupervisedOracle,
-        make=_oracle,
+        make=_by_labels(tasks.SupervisedOracle),
         takes_loss=False,
         needs_labels=True,
     ),
