@@ -38,9 +38,10 @@ SYMBOLS = {
     "tau_plus": "τ⁺",
     "temperature": "t",
     "n_neg": "N",
-    "told_alpha": "α that BCL is told",
-    "told_tau_plus": "τ⁺ that DCL and BCL are told",
+    "told_alpha": "α assumed by BCL",
+    "told_tau_plus": "τ⁺ assumed by DCL and BCL",
 }
+_PUBLISHED = ("biased", "dcl", "bcl", "bcl_normalised")
 Sweep = dict[str, np.ndarray]
 """``x`` and the arrays of :func:`._model.measure`, with points on the first axis."""
 
@@ -64,10 +65,7 @@ def score_histograms(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> 
     figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), sharey=True)
     for axes, (alpha, row) in zip(panels, rows.items()):
         edges = np.append(row["from"], row["to"][-1])
-        for name, colour, line in (
-            ("true_negative", _TRUE, "-"),
-            ("false_negative", _FALSE, "--"),
-        ):
+        for name, colour, line in (("true_negative", _TRUE, "-"), ("false_negative", _FALSE, "--")):
             label = name.replace("_", " ") + "s"
             axes.stairs(row[name], edges, fill=True, color=colour, alpha=0.25)
             axes.stairs(row[name], edges, color=colour, linestyle=line, label=label)
@@ -95,7 +93,7 @@ def weight_curves(folder: Path, panels_of: dict[str, dict[float, np.ndarray]]) -
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=8)
     panels[0].set_ylabel("weight ω")
-    _save(figure, folder / "weights.png", "What a sample counts, by its rank")
+    _save(figure, folder / "weights.png", "Weight of a sample, by its rank")
     _write(folder / "weights.csv", ["panel", "swept", "value", "u", "omega"], table)
 
 
@@ -115,7 +113,7 @@ def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
     panels[0].set_yscale("log")
     panels[0].legend(fontsize=8)
     panels[1].axhline(1, color="0.5", linewidth=0.8)
-    _save(figure, folder / "nce.png", "NCE beside maximum likelihood; lines: in theory")
+    _save(figure, folder / "nce.png", "NCE compared with maximum likelihood; lines: theory")
     _write_rows(folder / "nce.csv", "noise", of_noise)
 
 
@@ -147,10 +145,9 @@ def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]
 
 def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
     """Figure 6.9: mean square error along each sweep."""
-    names = ("biased", "dcl", "bcl", "bcl_normalised")
     figure, panels = _panels(2, 3, (12.5, 7))
     for axes, (parameter, sweep) in zip(panels, sweeps.items()):
-        for name in names:
+        for name in _PUBLISHED:
             _curve(axes, sweep, name, "mse")
         axes.set_yscale("log")
         if parameter in ("n_neg", "temperature"):
@@ -164,19 +161,18 @@ def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
     _legend_in(panels[5], panels[0])
     title = "Mean square error against the mean over true negatives"
     _save(figure, folder / "figure_6_9.png", title)
-    _write_sweeps(folder / "figure_6_9.csv", sweeps, names)
+    _write_sweeps(folder / "figure_6_9.csv", sweeps, _PUBLISHED)
 
 
 def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
     """Figure 6.10: mean of the estimates, with their bias below."""
-    names = ("biased", "dcl", "bcl", "bcl_normalised")
     figure, panels = _panels(2, len(sweeps), (5 * len(sweeps), 6.6), sharex="col")
     for above, below, (parameter, sweep) in zip(
         panels[: len(sweeps)], panels[len(sweeps) :], sweeps.items()
     ):
         above.plot(sweep["x"], sweep["supervised"], color="black", linewidth=3, alpha=0.35,
                    label="true negatives")  # fmt: skip
-        for name in names:
+        for name in _PUBLISHED:
             _curve(above, sweep, name, "mean")
             _curve(below, sweep, name, "bias")
         below.axhline(0, color="0.3", linewidth=0.8)
@@ -186,7 +182,7 @@ def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
     panels[len(sweeps)].set_ylabel("bias")
     panels[0].legend(fontsize=8)
     _save(figure, folder / "figure_6_10.png", "Mean of the estimates")
-    _write_sweeps(folder / "figure_6_10.csv", sweeps, names)
+    _write_sweeps(folder / "figure_6_10.csv", sweeps, _PUBLISHED)
 
 
 def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]) -> None:
@@ -200,12 +196,13 @@ def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]
         for name in names:
             _curve(axes, relative, name, "bias")
         axes.axhline(0, color="0.3", linewidth=0.8)
-        axes.axvline(truth[parameter], color="0.3", linewidth=0.8, linestyle=":")
-        _note(axes, truth[parameter], "truth")
+        marks = {"truth": truth[parameter]}
         if parameter == "told_alpha":
-            auc = 0.5 + (2 * truth[parameter] - 1) / 3
-            axes.axvline(auc, color="0.3", linewidth=0.8, linestyle=":")
-            _note(axes, auc, "AUC")
+            marks["AUC"] = 0.5 + (2 * truth[parameter] - 1) / 3
+        for text, x in marks.items():
+            axes.axvline(x, color="0.3", linewidth=0.8, linestyle=":")
+            across = axes.get_xaxis_transform()
+            axes.text(x, 0.98, f" {text}", transform=across, va="top", fontsize=8)
         _finish(axes, SYMBOLS[parameter])
     low, high = panels[0].get_ylim()
     panels[0].set_ylim(low, high + 0.1 * (high - low))  # room for the annotations
@@ -242,7 +239,7 @@ def convergence(
     first = np.abs(sweep["loss_bias"][0, bcl])
     right.plot(x, 0.4 * first * x[0] / x, color="0.4", label="∝ $N^{-1}$")
     right.plot([], [], "o", color="0.4", markerfacecolor="white",
-               label="hollow: not clearly (95 %) off 0")  # fmt: skip
+               label="hollow: not significantly (95 %) different from 0")  # fmt: skip
     for axes, label in (
         (left, "root mean square error of the estimate"),
         (right, "|mean loss − mean supervised loss|"),
@@ -252,7 +249,7 @@ def convergence(
         axes.set_ylabel(label)
         axes.legend(fontsize=9, loc="lower left")
         _finish(axes, "N, unlabelled samples of an anchor")
-    figure_title = "Theorem 6.2: towards the supervised mean and loss as N grows"
+    figure_title = "Theorem 6.2: convergence to the supervised mean and loss as N grows"
     _save(figure, folder / "convergence.png", figure_title)
     _write_sweeps(folder / "convergence.csv", {"n_neg": sweep}, tuple(ESTIMATORS))
 
@@ -273,10 +270,6 @@ def _curve(axes: Axes, sweep: Sweep, name: str, quantity: str) -> None:
     if f"{quantity}_se" in sweep:
         band = 1.96 * sweep[f"{quantity}_se"][:, i]
         axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.2, linewidth=0)
-
-
-def _note(axes: Axes, x: float, text: str) -> None:
-    axes.text(x, 0.98, f" {text}", transform=axes.get_xaxis_transform(), va="top", fontsize=8)
 
 
 def _legend_in(empty: Axes, shown: Axes) -> None:

@@ -27,21 +27,10 @@ def setting_of(config: Config, points: int, **swept: Any) -> Setting:
 
     Numbers in ``swept`` replace those of the configuration.
     """
-    numbers = {
-        name: getattr(config, name) for name in Setting._fields if not name.startswith("told_")
-    } | swept
-    told = {"told_alpha": numbers["alpha"], "told_tau_plus": numbers["tau_plus"]}
-    numbers = told | numbers
-    return Setting(
-        **{
-            name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), (points,))
-            for name, value in numbers.items()
-        }
-    )
-
-
-def _one_setting(config: Config) -> Setting:
-    return jax.tree.map(lambda x: x[0], setting_of(config, 1))
+    own = {name: getattr(config, name) for name in Setting._fields if hasattr(config, name)}
+    numbers = own | swept
+    numbers = {"told_alpha": numbers["alpha"], "told_tau_plus": numbers["tau_plus"]} | numbers
+    return Setting(**{name: jnp.full(points, x, jnp.float32) for name, x in numbers.items()})
 
 
 def grids(config: Config) -> dict[str, np.ndarray]:
@@ -76,13 +65,8 @@ def grow(config: Config, on_size: Callable[[int], None]) -> Sweep:
 
 def measure(config: Config, settings: Setting, n_neg: int) -> dict[str, np.ndarray]:
     """Measures the estimators at each setting."""
-    measured = model.measure(
-        jax.random.key(config.seed),
-        settings,
-        n_anchors=config.anchors,
-        n_neg=n_neg,
-        n_pos=config.n_pos,
-    )
+    sizes = {"n_anchors": config.anchors, "n_neg": n_neg, "n_pos": config.n_pos}
+    measured = model.measure(jax.random.key(config.seed), settings, **sizes)
     return {name: np.asarray(value, np.float64) for name, value in measured.items()}
 
 
@@ -93,12 +77,9 @@ def up_to(sweep: Sweep, largest: int) -> int:
 
 def limits(config: Config) -> dict[str, float]:
     """Root mean square errors of the estimates in the limit of large N."""
-    found = model.limits(
-        jax.random.key(config.seed),
-        _one_setting(config),
-        n_anchors=config.anchors,
-        n_pos=config.n_pos,
-    )
+    setting = jax.tree.map(lambda x: x[0], setting_of(config, 1))
+    key = jax.random.key(config.seed)
+    found = model.limits(key, setting, n_anchors=config.anchors, n_pos=config.n_pos)
     return {name: float(value) for name, value in found.items()}
 
 

@@ -22,7 +22,7 @@ ESTIMATORS = {
     "dcl": "DCL",
     "bcl": "BCL",
     "bcl_normalised": "BCL normalised",
-    "bcl_auc": "BCL told the AUC",
+    "bcl_auc": "BCL with the AUC",
 }
 
 

@@ -9,17 +9,17 @@ from .._option_group import option_group
 from .._program import program
 from .._ranges import COUNT, MOST, SHARE, Range, check_flags
 
-_DESCRIPTION = """Measure how far the biased, the debiased (DCL) and the Bayesian (BCL) estimate
-lie from the mean over the true negatives, in samples of populations whose labels are known; and
-how noise-contrastive estimation (NCE) tends to maximum likelihood as its noise samples grow. With
---punce-seeds, networks learn from digits of which some even ones are labelled: by puNCE, which
-takes unlabelled ones for positive with a probability, by InfoNCE and by SupCon.
+_DESCRIPTION = """Measure the errors of the biased, the debiased (DCL) and the Bayesian (BCL)
+estimate of the mean over the true negatives, on samples of populations with known labels; and the
+convergence of noise-contrastive estimation (NCE) to maximum likelihood as the noise samples grow.
+With --punce-seeds, networks are trained on digits, some of the even ones labelled: with puNCE,
+which treats an unlabelled one as positive with a given probability, InfoNCE and SupCon.
 
   {0}                      the published setting
   {0} --half-width 4       the score range of the published code
-  {0} --punce-seeds 6      with puNCE on digits, in about two minutes more
+  {0} --punce-seeds 6      also puNCE on digits, about two minutes longer
 
-Leaves in the output directory, each as PNG and CSV: figure_6_4 (densities of true and false
+Writes to the output directory, each as PNG and CSV: figure_6_4 (densities of true and false
 negatives), figure_6_8 (drawn scores), figure_6_9 (mean square errors), figure_6_10 (means),
 weights, misspecified (bias under wrong assumptions), convergence (errors as N grows), nce, punce.
 """

@@ -20,12 +20,12 @@ METHODS = {
     "info_nce": "InfoNCE, no labels",
     "supcon": "SupCon, unlabelled: each a class",
     "supcon_negative": "SupCon, unlabelled: one class",
-    "punce_half": "puNCE, told π / 2",
-    "punce": "puNCE, told π",
-    "punce_more": "puNCE, told 1.5 π",
+    "punce_half": "puNCE, prior π / 2",
+    "punce": "puNCE, prior π",
+    "punce_more": "puNCE, prior 1.5 π",
 }
 """In the order of the figure. SupCon with a class per unlabelled image is puNCE with prior 0."""
-JUDGED = ("linear", "pu_auc")
+MEASURES = ("linear", "pu_auc")
 """The test accuracy of a linear classifier fitted with all labels; and the AUC on test images of a
 linear classifier fitted to separate labelled from unlabelled images."""
 _TOLD = {"supcon": 0.0, "punce_half": 0.5, "punce": 1.0, "punce_more": 1.5}
@@ -132,8 +132,10 @@ def features_of(
     return seen, unseen
 
 
-def judged(features: tuple[Array, Array], digits: Digits, labelled: np.ndarray) -> dict[str, float]:
-    """Evaluates the measures in :data:`JUDGED` on features."""
+def evaluate(
+    features: tuple[Array, Array], digits: Digits, labelled: np.ndarray
+) -> dict[str, float]:
+    """Evaluates the measures in :data:`MEASURES` on features."""
     seen, unseen = features
     even, test_even, known = (
         jnp.asarray(x, jnp.int32) for x in (digits.even, digits.test_even, labelled)
@@ -153,7 +155,7 @@ def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[di
 
     Returns:
       A dictionary for each training, with ``share``, ``method``, ``seed``, ``labelled``, the number
-      of labelled images, ``told``, the class prior used by puNCE, and :data:`JUDGED`.
+      of labelled images, ``told``, the class prior used by puNCE, and :data:`MEASURES`.
     """
     digits, rows = load(), []
     for seed in range(seeds):
@@ -173,7 +175,7 @@ def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[di
                 rows.append(
                     {"share": share, "method": method, "seed": seed,
                      "labelled": int(labelled.sum()), "told": told,
-                     **judged(features, digits, labelled)}
+                     **evaluate(features, digits, labelled)}
                 )  # fmt: skip
     return rows
 
@@ -189,7 +191,7 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from scipy import stats  # slow to import
 
     found = []
-    for measure in JUDGED:
+    for measure in MEASURES:
         of_measure = []
         for share in SHARES:
             values = {

@@ -58,19 +58,19 @@ def report(
     console.print(table)
 
 
-def report_punce(config: Config, console: Console, judged: list[dict[str, Any]]) -> None:
+def report_punce(config: Config, console: Console, summary: list[dict[str, Any]]) -> None:
     """Prints the results of puNCE and the other methods on digits."""
     table = Table(
         title=f"Digits, even against odd: mean ± deviation of {config.punce_seeds} seeds, and p of "
-        "puNCE told π being different"
+        "the difference to puNCE with prior π"
     )
     table.add_column("method")
-    for measure in punce.JUDGED:
+    for measure in punce.MEASURES:
         for share in punce.SHARES:
             table.add_column(f"{measure}, {share:.0%}", justify="right")
     for name, label in punce.METHODS.items():
         cells = []
-        for row in judged:
+        for row in summary:
             if row["method"] == name:
                 p = "" if math.isnan(row["p"]) else f"\np = {row['p']:.2g}"
                 cells.append(f"{row['mean']:.3f} ± {row['deviation']:.3f}{p}")

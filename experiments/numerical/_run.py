@@ -65,12 +65,12 @@ def _run(config: Config, folder: Path, console: Console) -> None:
         figures.misspecified(folder, told, truth)
         limits, rates = measures.limits(config), measures.rates(config, growing)
         figures.convergence(folder, growing, limits, rates)
-        judged = []
+        summary = []
         if config.punce_seeds:
             rows = punce.compare(config.punce_seeds, config.punce_epochs, status.update)
-            judged = punce.summarize(rows)
-            figures.punce(folder, rows, judged)
+            summary = punce.summarize(rows)
+            figures.punce(folder, rows, summary)
     report(config, console, published, growing, limits, rates)
-    if judged:
-        report_punce(config, console, judged)
+    if summary:
+        report_punce(config, console, summary)
     console.print(f"figures and numbers in {folder}")

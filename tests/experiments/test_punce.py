@@ -56,7 +56,7 @@ def test_features_are_judged_by_all_labels_and_by_the_few(digits):
         for even in (digits.even, digits.test_even)
     )
     labelled = punce.draw_labelled(digits, 0.5, 0)
-    found = punce.judged(
+    found = punce.evaluate(
         (jnp.asarray(seen, jnp.float32), jnp.asarray(unseen, jnp.float32)), digits, labelled
     )
     mean, std = seen.mean(axis=0), seen.std(axis=0)
