@@ -123,6 +123,18 @@ def small_resnet():
         yield
 
 
+@pytest.fixture(scope="module")
+def pixel_encoder():
+    """Replaces the default image encoder by linear features, for tests of what surrounds it."""
+    from _helpers.modalities import PixelEncoder
+
+    from experiments.images.encoders import ENCODERS
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ENCODERS, "resnet10", replace(ENCODERS["resnet10"], make=PixelEncoder))
+        yield
+
+
 @pytest.fixture
 def unchecked():
     """Disables runtime type checking, for tests that pass arguments of the wrong type."""
