@@ -74,7 +74,7 @@ class Digits(NamedTuple):
 def load() -> Digits:
     """Loads the digits, four fifths of them for training."""
     split = data.load_images("digits")
-    pixels = split.train.images / 255
+    pixels = np.asarray(split.train.images) / 255
     views = augment.ImageAugmentation(
         size=8, blur_kernel=1, scale=(0.5, 1.0), flip_rate=0.0, jitter=(0.4, 0.4, 0.0, 0.0),
         grey_rate=0.0, mean=float(pixels.mean()), std=float(pixels.std()),

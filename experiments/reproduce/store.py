@@ -75,7 +75,7 @@ def image_path(config: Config, problem: Problem, folder: Path) -> Path:
     content = [
         __version__, _IMAGE_FORMAT, {name: stored[name] for name in _SECTIONS},
         str(jax.eval_shape(task.init, jax.random.key(0))),
-        *(_hash(part.images.tobytes() + part.labels.tobytes()) for part in images),
+        *(_hash(np.asarray(part.images).tobytes() + part.labels.tobytes()) for part in images),
     ]  # fmt: skip
     return folder / f"images-{_hash(json.dumps(content, sort_keys=True).encode())[:16]}.json"
 
