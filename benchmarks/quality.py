@@ -74,7 +74,7 @@ def main() -> None:
             **scores(folder),
             f"{METRIC}_published": PUBLISHED[args.encoder].get(loss),
             "epochs": last["epoch"],
-            "valid": read_json(folder / "config.json")["source"]["valid"],
+            "valid": read_json(folder / "config.json")["source"]["valid_fraction"],
         }
         seeds = [{**key, **of_seed} for of_seed in per_seed(folder)]
         record(args.out / "losses.csv", [row], list(key), about)

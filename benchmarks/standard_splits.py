@@ -129,7 +129,7 @@ def _alike(one: Trained, other: Trained) -> bool:
     def but_loss(each: Trained) -> list[Any]:
         parts = [each.config[name] for name in ("sampling", "encoding", "training")]
         negatives = each.config["objective"]["n_neg"]
-        valid = each.config["source"]["valid"]
+        valid = each.config["source"]["valid_fraction"]
         return [each.row["dataset"], each.row["encoder"], valid, negatives, parts]
 
     return but_loss(one) == but_loss(other)

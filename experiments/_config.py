@@ -44,6 +44,8 @@ SCHEMA = Schema(
     check=lambda config: check_search(config.protocol),
     renamed={
         "scale": "rank_scale", "memory": "candidates", "ks": "k", "layer": "contrast_layer",
+        "test": "test_fraction", "valid": "valid_fraction", "rule": "confidence_rule",
+        "every": "confidence_every", "distribution": "score_distribution",
     },
 )  # fmt: skip
 

@@ -37,11 +37,11 @@ class DataOptions:
     again."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
     """Random seed of the test and validation splits."""
-    test: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.2
+    test_fraction: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.2
     """Fraction of the interactions in the test set, for ratio and time."""
-    leave_k: Annotated[int, COUNT] = 1
+    leave_last_k: Annotated[int, COUNT] = 1
     """Number of test interactions per user, for leave_k_out."""
-    valid: Annotated[float, Range(0, 1, high_open=True)] = 0.1
+    valid_fraction: Annotated[float, Range(0, 1, high_open=True)] = 0.1
     """Fraction of the training interactions held out for validation. With 0 nothing is held out,
     and training lasts --epochs."""
     min_rating: Annotated[float | None, Range()] = None
@@ -122,10 +122,10 @@ class TrainOptions:
     optimizer: Literal["adam", "adamw", "adagrad", "rowwise-adagrad", "sgd"] = "adam"
     """Optimiser. All add the L2 term to the gradient, except adamw, which decouples weight
     decay."""
-    update: Literal["auto", "tables", "rows"] = field(default="auto", metadata={WAS: "tables"})
-    """Parameters that a step updates: whole tables, or only the rows that its batch reads. With
-    --l2-target rows both give the same result, and auto selects the cheaper one; otherwise auto
-    selects tables."""
+    optimizer_mode: Literal["auto", "dense", "rows"] = "auto"
+    """Parameters that a step updates: whole tables (dense), or only the rows that its batch reads
+    (rows). With --l2-target rows both give the same result, and auto selects the cheaper one;
+    otherwise auto selects dense."""
     schedule: Literal["constant", "step", "linear", "cosine"] = "step"
     """Learning-rate schedule: step decays once, halfway; linear and cosine decay gradually."""
     decay: Annotated[float, NOT_NEGATIVE] = 0.1
@@ -153,10 +153,11 @@ class ProtocolOptions(_study_options.SeedOptions):
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Hyper-parameter values to search, such as lr=1e-3,3e-3; repeat the flag for a grid, which is
     trained in parallel and selected on validation data."""
-    refit: Literal["none", "valid", "all"] = "valid"
+    final_training: Literal["train", "train+valid", "all"] = "train+valid"
     """Training data of the final model, which is trained for the best number of epochs found by
-    validation: the training set (none), or also the validation set (valid). With all, the model of
-    valid is evaluated, and a further one, which is saved for use, is trained on all data."""
+    validation: the training set (train), or also the validation set (train+valid). With all, the
+    model of train+valid is evaluated, and a further one, which is saved for use, is trained on all
+    data."""
     k: Annotated[tuple[int, ...], Range(1, 2**16)] = (5, 10, 20)
     """Cut-offs of the test metrics; validation always uses NDCG@20."""
 

@@ -32,7 +32,7 @@ class Problem:
     Attributes:
       train: Training set.
       valid: Validation set, for early stopping and the selection among the points of a sweep. None
-        with ``--valid 0``.
+        with ``--valid-fraction 0``.
       test: Test set, evaluated once, at the end.
       known: Union of training and validation set, masked when the test set is evaluated.
       tau_plus: The true rate of false negatives, if the data are simulated; else None.
@@ -57,16 +57,16 @@ class Problem:
         with spoken(test="the test part", train="the training part"):
             return metrics.eval_layout(self.known, self.test)
 
-    def learned(self, phase: str, refit: str) -> tuple[str, ...]:
-        """Returns the names of the data parts that a phase trains on, given ``--refit``."""
-        if phase == "search" or (phase == "final" and refit == "none"):
+    def learned(self, phase: str, final_training: str) -> tuple[str, ...]:
+        """Returns the names of the data parts that a phase trains on."""
+        if phase == "search" or (phase == "final" and final_training == "train"):
             return ("train",)
         before_test = ("train",) if self.valid is None else ("train", "valid")
         return before_test if phase == "final" else (*before_test, "test")
 
     def joined(self, parts: tuple[str, ...]) -> data.Interactions:
         """Returns the union of the named parts."""
-        if parts == self.learned("final", "valid"):
+        if parts == self.learned("final", "train+valid"):
             return self.known
         first, *others = (_pairs(getattr(self, name)) for name in parts)
         return data.union(first, *others) if others else first
@@ -120,19 +120,22 @@ def load_problem(
     """
     loaded, columns, tau_plus = _load(options, on_stage, on_read)
     on_stage("splitting")
-    with spoken(k="--leave-k", seed="--split-seed", data=f"--data {options.data}"):
+    with spoken(k="--leave-last-k", seed="--split-seed", data=f"--data {options.data}"):
         split = loaded if isinstance(loaded, data.Split) else _cut_test(loaded, options)
     train, valid, test = split.train, split.valid, split.test
     if test is None:
         raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
     known = train
-    if valid is not None and not options.valid:
+    if valid is not None and not options.valid_fraction:
         raise ValueError(
-            f"--valid 0: --data {options.data} has its own validation part, which would be used."
+            f"--valid-fraction 0: --data {options.data} has its own validation part, which would "
+            "be used."
         )
-    if valid is None and options.valid:
+    if valid is None and options.valid_fraction:
         how = "time" if options.split == "time" else "ratio"
-        cut = data.with_validation(train, valid=options.valid, seed=options.split_seed, how=how)
+        cut = data.with_validation(
+            train, valid=options.valid_fraction, seed=options.split_seed, how=how
+        )
         assert cut.valid is not None
         train, valid = cut.train, cut.valid
     elif valid is not None:
@@ -181,12 +184,12 @@ def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
         raise ValueError(f"--split time needs timestamps; --data {options.data} has none.")
     match options.split or "ratio":
         case "ratio":
-            return data.split_by_ratio(loaded, test=options.test, seed=seed)
+            return data.split_by_ratio(loaded, test=options.test_fraction, seed=seed)
         case "time":
-            return data.split_by_time(loaded, test=options.test)
+            return data.split_by_time(loaded, test=options.test_fraction)
         case "leave_k_out":
             by_time = loaded.timestamps is not None
-            return data.leave_k_out(loaded, k=options.leave_k, seed=None if by_time else seed)
+            return data.leave_k_out(loaded, k=options.leave_last_k, seed=None if by_time else seed)
         case "clean":
             return data.split_top_rated(loaded, seed=seed)
 

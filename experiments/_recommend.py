@@ -27,7 +27,7 @@ from ._registry import filled, settle
 from ._saved import RECOMMENDER, Model, save_model
 from ._screen import cell, of_seeds
 from ._study import Evaluation, OnEntry, Runs, SearchResult, Study, no_finite_score, no_search
-from ._update import optimizer_of, settle_update
+from ._update import choose_optimizer_mode, optimizer_of
 from .contrasts import resolve_contrast, settle_contrast
 from .contrasts import swept_fields as swept_of_contrast
 from .encoders import ENCODERS, resolve_encoder
@@ -56,7 +56,8 @@ choose on validation data, and score it once on test data.
 class Recommend(Study[Config, Problem]):
     """Recommenders of implicit feedback. A learned model is the serving tables of one seed.
 
-    The phase ``"use"`` of ``--refit all`` trains a model on all data, which is not evaluated.
+    The phase ``"use"`` of ``--final-training all`` trains a model on all data, which is not
+    evaluated.
     """
 
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
@@ -78,8 +79,8 @@ class Recommend(Study[Config, Problem]):
                 f"--batches host: --loss {loss} weighs each interaction, so they must be on the "
                 "device."
             )
-        if config.protocol.sweep and not config.source.valid:
-            raise ValueError("--valid 0 leaves no data to decide a --sweep on.")
+        if config.protocol.sweep and not config.source.valid_fraction:
+            raise ValueError("--valid-fraction 0 leaves no data to decide a --sweep on.")
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
@@ -99,10 +100,10 @@ class Recommend(Study[Config, Problem]):
                 f"{config.objective.loss} does not."
             )
         objective.confidence(problem.train, config.training)
-        update, _ = settle_update(config, objective, sampler, problem.n_rows)
+        mode, _ = choose_optimizer_mode(config, objective, sampler, problem.n_rows)
         return replace(
             config,
-            training=replace(config.training, update=update),
+            training=replace(config.training, optimizer_mode=mode),
             sampling=filled(config.sampling, values, _swept(config)),
         )
 
@@ -116,11 +117,11 @@ class Recommend(Study[Config, Problem]):
 
     def phases(self, config: Config) -> tuple[str, ...]:
         """See :meth:`Study.phases`."""
-        return "search", "final", *(("use",) if config.protocol.refit == "all" else ())
+        return "search", "final", *(("use",) if config.protocol.final_training == "all" else ())
 
     def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
         """Returns the number of triplets per epoch."""
-        parts = problem.learned(phase, config.protocol.refit)
+        parts = problem.learned(phase, config.protocol.final_training)
         size = sum(len(getattr(problem, part)) for part in parts)
         return _objective(config).count("n_neg") * size
 
@@ -151,7 +152,7 @@ class Recommend(Study[Config, Problem]):
         for columns in problem.columns:
             yield f"columns of {Path(columns.origin).name}: {columns}"
         sampler, _ = _sampler_on(problem.train, config)
-        yield settle_update(config, _objective(config), sampler, problem.n_rows)[1]
+        yield choose_optimizer_mode(config, _objective(config), sampler, problem.n_rows)[1]
         if problem.tau_plus is not None:
             yield f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}"
 
@@ -178,7 +179,7 @@ class Recommend(Study[Config, Problem]):
             for i in range(0, searched.n_runs, n_seeds)
         ]
         final = None
-        if protocol.refit == "none" and n_seeds >= protocol.seeds:
+        if protocol.final_training == "train" and n_seeds >= protocol.seeds:
             start = choice.point * n_seeds
             final = [gathered(searched.tables(start + i)) for i in range(protocol.seeds)]
         return SearchResult(points, choice, final)
@@ -219,7 +220,7 @@ class Recommend(Study[Config, Problem]):
     ) -> None:
         """Saves the tables of all seeds, and the recommender of the first that has not diverged."""
         stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *models)
-        learned = problem.learned(phase, config.protocol.refit)
+        learned = problem.learned(phase, config.protocol.final_training)
         save_model(folder, Model(stacked, problem.known, problem.test, learned), config)
         finite = (t for t in models if all(np.isfinite(table).all() for table in t))
         if (first := next(finite, None)) is not None:  # otherwise `topk` reports the divergence
@@ -237,8 +238,10 @@ class Recommend(Study[Config, Problem]):
         """See :meth:`Study.draw_curves`."""
         from ._plots import draw_curves  # Matplotlib is slow to import
 
-        refit = config.protocol.refit
-        learned = {phase: named(problem.learned(phase, refit)) for phase in self.phases(config)}
+        final_training = config.protocol.final_training
+        learned = {
+            phase: named(problem.learned(phase, final_training)) for phase in self.phases(config)
+        }
         draw_curves(
             path, history, f"{title}, {source_name(config.source)}", points=searched.points,
             choice=searched.choice, learned=learned,
@@ -335,7 +338,7 @@ def _fit(
     options, protocol, objective = config.training, config.protocol, _objective(config)
     part, valid = problem.train, problem.valid
     if phase != "search":
-        part, valid = problem.joined(problem.learned(phase, protocol.refit)), None
+        part, valid = problem.joined(problem.learned(phase, protocol.final_training)), None
     sampler, _ = _sampler_on(part, config)
     encoding = objective.similar(config.encoding)
     encoder, contrast = _model_on(part, encoding, config.contrasting, options.dim, _swept(config))
@@ -396,9 +399,9 @@ def sweep_paths(config: Config, objective: Settled, numbers: dict[str, Any]) -> 
 
 def _trained_on(config: Config, problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the data parts that the evaluated and the saved models are trained on."""
-    refit = config.protocol.refit
-    scored = problem.learned("final", refit)
-    return scored, problem.learned("use", refit) if refit == "all" else scored
+    final_training = config.protocol.final_training
+    scored = problem.learned("final", final_training)
+    return scored, problem.learned("use", final_training) if final_training == "all" else scored
 
 
 def _display_order(name: str) -> tuple[int, int]:

@@ -37,7 +37,7 @@ class TopK:
     """Recommend to every user; needs --out."""
     k: int = 10
     """Number of items per user."""
-    keep_test: bool = False
+    include_test_items: bool = False
     """Do not mask the items of the test set, for an evaluation of the recommendations."""
     seed_index: int = 0
     """Index of the seed whose model recommends, from 0."""
@@ -72,12 +72,12 @@ def main(arguments: list[str]) -> None:
     n_seeds = len(model.tables.users)
     if not 0 <= options.seed_index < n_seeds:
         raise ValueError(f"--seed-index must lie in [0, {n_seeds}), got {options.seed_index}.")
-    if options.keep_test and "test" in model.trained_on:
+    if options.include_test_items and "test" in model.trained_on:
         raise ValueError(
-            f"--keep-test: the model in {options.run} was trained on its test part, which cannot "
-            "evaluate it."
+            f"--include-test-items: the model in {options.run} was trained on its test "
+            "part, which cannot evaluate it."
         )
-    known = model.known if options.keep_test else data.union(model.known, model.test)
+    known = model.known if options.include_test_items else data.union(model.known, model.test)
     tables = models.Tables(*(jnp.asarray(table[options.seed_index]) for table in model.tables))
     if options.user is None:
         users = np.arange(known.n_users)

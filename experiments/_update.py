@@ -19,10 +19,10 @@ ROW_RULES: dict[str, train.RowRule] = {
 """Row-wise counterparts of the optimisers in :data:`RULES`, where there are any."""
 
 
-def settle_update(
+def choose_optimizer_mode(
     config: Config, objective: Settled, sampler: samplers.Sampler, n_rows: int
-) -> tuple[Literal["tables", "rows"], str]:
-    """Resolves ``--update`` for this number of users and items, and returns a description of it.
+) -> tuple[Literal["dense", "rows"], str]:
+    """Resolves ``--optimizer-mode`` for this number of users and items, with a description.
 
     Raises:
       ValueError: If row updates are requested but not supported.
@@ -32,14 +32,14 @@ def settle_update(
         sampler, options.batch_size, objective.count("n_neg"), objective.count("n_pos"),
         objective.count("n_group"),
     )  # fmt: skip
-    if options.update == "rows" and hindrance:
-        raise ValueError(f"--update rows {hindrance}.")
-    update = options.update
-    if update == "auto":
+    if options.optimizer_mode == "rows" and hindrance:
+        raise ValueError(f"--optimizer-mode rows {hindrance}.")
+    mode = options.optimizer_mode
+    if mode == "auto":
         pays = train.prefer_row_updates(n_rows, n_read)
-        update = "rows" if pays and not hindrance else "tables"
-    what = "the rows that its batch reads" if update == "rows" else "whole tables"
-    return update, f"a step updates {what}: {n_rows:,} rows, at most {n_read:,} are read"
+        mode = "rows" if pays and not hindrance else "dense"
+    what = "the rows that its batch reads" if mode == "rows" else "whole tables"
+    return mode, f"a step updates {what}: {n_rows:,} rows, at most {n_read:,} are read"
 
 
 def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
@@ -60,9 +60,9 @@ def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
 
 
 def optimizer_of(options: TrainOptions) -> train.ScheduledOptimizer:
-    """Returns the optimiser of options whose ``update`` is resolved."""
+    """Returns the optimiser of options whose ``optimizer_mode`` is resolved."""
     numbers = options.lr, options.weight_decay, options.decay
     schedule = SCHEDULES[options.schedule]
-    if options.update == "rows":
+    if options.optimizer_mode == "rows":
         return train.RowOptimizer(*numbers, rule=ROW_RULES[options.optimizer], schedule=schedule)
     return train.Optimizer(*numbers, rule=RULES[options.optimizer], schedule=schedule)

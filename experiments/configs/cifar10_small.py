@@ -36,7 +36,7 @@ def small(data: str, loss: str) -> Config:
     """Returns the small setting of a dataset."""
     return Config(
         source=DataOptions(data=data, train_images=10_000),
-        views=ViewOptions(view_size=24, judged_size=32),
+        views=ViewOptions(view_size=24, eval_size=32),
         objective=loss_options(data, loss),
         encoding=EncoderOptions(**_ENCODER),
         training=TrainOptions(batch_size=128, epochs=20, eval_every=5),

@@ -36,12 +36,12 @@ def standard_split(
 ) -> Config:
     """Returns a configuration for a standard split, with cosine similarities of width 64."""
     return Config(
-        source=DataOptions(data=dataset, valid=0.0),
+        source=DataOptions(data=dataset, valid_fraction=0.0),
         objective=LossOptions(**loss),
         sampling=SamplerOptions(**sampler),
         encoding=EncoderOptions(similarity="cosine", **encoder),
         training=replace(training, dim=64, l2_target="rows", eval_every=5),
-        protocol=ProtocolOptions(refit="none", k=(20,)),
+        protocol=ProtocolOptions(final_training="train", k=(20,)),
     )
 
 
@@ -112,7 +112,7 @@ def _softmax(loss: str, **chosen: Any) -> Config:
 def _softmax_search(loss: str) -> Config:
     base = _softmax(loss)
     shorter = replace(base.training, epochs=10, eval_every=10)
-    base = replace(base, source=replace(base.source, valid=0.05), training=shorter)
+    base = replace(base, source=replace(base.source, valid_fraction=0.05), training=shorter)
     return searched(base, ENTRIES[loss].grid)
 
 

@@ -81,7 +81,7 @@ ENTRIES = {
 def base(loss: Any, hyperparams: dict[str, Any], training: TrainOptions, **encoder: Any) -> Config:
     """Returns the configuration shared by the search and the tuned setting of a loss."""
     return Config(
-        source=DataOptions(data="movielens:100k", valid=0.2),
+        source=DataOptions(data="movielens:100k", valid_fraction=0.2),
         objective=LossOptions(loss=loss, **hyperparams),
         encoding=EncoderOptions(**encoder),
         training=training,

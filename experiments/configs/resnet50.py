@@ -51,7 +51,7 @@ def published(data: str, loss: str) -> Config:
     """Returns the published setting."""
     return Config(
         source=DataOptions(data=data),
-        views=ViewOptions(view_size=32, judged_size=96) if data == "stl10" else ViewOptions(),
+        views=ViewOptions(view_size=32, eval_size=96) if data == "stl10" else ViewOptions(),
         objective=loss_options(data, loss),
         encoding=EncoderOptions(encoder="resnet50"),
         training=TrainOptions(batch_size=256, epochs=400, eval_every=20),

@@ -33,7 +33,7 @@ class DataOptions:
     features: NodeFeatures = "auto"
     """Node features: the tag, the degree, a constant 1, or the given attributes. By default those
     that the dataset has, or a constant 1 if it has none."""
-    valid: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.1
+    valid_fraction: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.1
     """Fraction of the graphs held out to select the best --sweep point, and then excluded from the
     test."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
@@ -118,7 +118,7 @@ SCHEMA = Schema(
     Config,
     numbers=(*shared.NUMBERS, "temperature", "ratio"),
     check=_check_together,
-    renamed={"k": "neighbours"},
+    renamed={"k": "neighbours", "valid": "valid_fraction"},
 )
 
 

@@ -90,11 +90,11 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
     on_stage("reading the graphs")
     graphs = data.load_graphs(options.data, features=options.features)
     order = np.random.default_rng(options.split_seed).permutation(len(graphs)).astype(np.int32)
-    n_valid = round(options.valid * len(graphs))
+    n_valid = round(options.valid_fraction * len(graphs))
     if not 0 < n_valid < len(graphs):
         raise ValueError(
-            f"--valid {options.valid:g} of {len(graphs)} graphs leaves nothing to learn from, or "
-            "to decide on."
+            f"--valid-fraction {options.valid_fraction:g} of {len(graphs)} graphs leaves nothing "
+            "to learn from, or to decide on."
         )
     learn, valid = np.sort(order[n_valid:]), np.sort(order[:n_valid])
     return Problem(graphs, learn, valid)

@@ -39,7 +39,7 @@ class DataOptions:
     """Number of training images to use, sampled evenly across classes; by default all."""
     test_images: Annotated[int | None, Range(10, MOST)] = None
     """Number of test images to use, sampled evenly across classes; by default all."""
-    valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
+    valid_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Fraction of the training images held out to select the best point of a --sweep; by default
     0.1. The final training uses them too."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
@@ -52,7 +52,7 @@ class ViewOptions:
 
     view_size: Annotated[int | None, Range(4, 4096)] = None
     """Side length of a view in pixels; by default that of the images."""
-    judged_size: Annotated[int | None, Range(4, 4096)] = None
+    eval_size: Annotated[int | None, Range(4, 4096)] = None
     """Side length of images in pixels at evaluation; by default that of a view."""
     crop: Annotated[float | None, Range(0, 1, low_open=True)] = None
     """Minimum area fraction that a crop keeps; by default 0.08, or 0.5 for grey images."""
@@ -141,7 +141,12 @@ SCHEMA = Schema(
     Config,
     numbers=(*shared.NUMBERS, "temperature"),
     check=_check_together,
-    renamed={"size": "image_size", "k": "neighbours", "on_disk": "batches"},
+    renamed={
+        "size": "image_size",
+        "k": "neighbours",
+        "on_disk": "batches",
+        "valid": "valid_fraction",
+    },
 )
 
 

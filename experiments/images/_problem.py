@@ -64,13 +64,13 @@ def load_problem(
                     f"--data {options.data}: the {name} part has no labels for the "
                     "evaluation; --labels False evaluates without."
                 )
-        share = _VALID if options.valid is None else options.valid
+        share = _VALID if options.valid_fraction is None else options.valid_fraction
         held_out = np.zeros(len(train), bool)
         held_out[evenly(train.labels, round(share * np.sum(train.labels >= 0)), seeds[2])] = True
         if not held_out.any() or held_out.all():
             raise ValueError(
-                f"--valid {share:g} of {len(train)} images leaves nothing to learn from, or to "
-                "decide on."
+                f"--valid-fraction {share:g} of {len(train)} images leaves nothing to learn from, "
+                "or to decide on."
             )
         learn, valid = train.take(~held_out), train.take(held_out)
     if split.unlabelled is not None:

@@ -224,7 +224,7 @@ def _refuse_labels(config: Config) -> None:
     method, source = config.method.method, config.source
     asked = {
         f"--method {method}": (METHODS[method].needs_labels, "other methods need none"),
-        "--valid": (source.valid is not None, LEFT_OUT),
+        "--valid-fraction": (source.valid_fraction is not None, LEFT_OUT),
         **asked_of_all(config),
         **asked_beside(config.protocol, (*OF_VOTES, "probe", "probe_epochs")),
     }

@@ -22,7 +22,7 @@ def settle_views(options: ViewOptions, images: np.ndarray | data.DiskArray) -> V
     variance = np.array([np.average((values - m) ** 2, weights=n) for m, n in zip(mean, counts)])
     defaults = ViewOptions(
         view_size=side,
-        judged_size=options.view_size or side,
+        eval_size=options.view_size or side,
         crop=0.5 if grey else 0.08,
         flip=0.0 if grey else 0.5,
         jitter=0.5,
@@ -45,7 +45,7 @@ def make_views(options: ViewOptions) -> augment.ImageAugmentation:
     assert options.view_size is not None
     return augment.ImageAugmentation(
         size=options.view_size,
-        plain_size=options.judged_size,
+        plain_size=options.eval_size,
         scale=(options.crop, 1.0),
         flip_rate=options.flip,
         jitter=(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength),

@@ -17,30 +17,39 @@ def ramp(progress: Any, hyperparams: dict[str, Any]) -> dict[str, Any]:
     return {**hyperparams, "drop_rate": rate}
 
 
-def _choose_law(values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
+def _choose_distribution(values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
     """Resolves the score distribution: a scale implies the one that is parameterised by it.
 
     Without a scale, variance-gamma uses the variance of the initial values.
     """
-    scale = values["law_scale"]
-    law = values["law"] or ("smoothed" if scale is None else "variance-gamma")
-    if law == "smoothed" and scale is not None:
-        raise ValueError("--law smoothed has no --law-scale: it is estimated from the scores.")
-    if law == "variance-gamma" and scale is None and "init_scale" in swept:
-        raise ValueError("--law variance-gamma needs --law-scale if init_scale is swept.")
-    return {**values, "law": law}
+    scale = values["distribution_scale"]
+    distribution = values["score_distribution"] or (
+        "smoothed" if scale is None else "variance-gamma"
+    )
+    if distribution == "smoothed" and scale is not None:
+        raise ValueError(
+            "--score-distribution smoothed has no --distribution-scale: it is estimated from the "
+            "scores."
+        )
+    if distribution == "variance-gamma" and scale is None and "init_scale" in swept:
+        raise ValueError(
+            "--score-distribution variance-gamma needs --distribution-scale if init_scale is swept."
+        )
+    return {**values, "score_distribution": distribution}
 
 
 def _confidence(
     log: data.Interactions, training: TrainOptions, values: dict[str, Any]
 ) -> tasks.ConfidenceEM:
-    law: stats.Distribution = stats.SmoothedEmpirical()
-    if values["law"] == "variance-gamma":
-        scale = values["law_scale"]
+    distribution: stats.Distribution = stats.SmoothedEmpirical()
+    if values["score_distribution"] == "variance-gamma":
+        scale = values["distribution_scale"]
         of_initial = _initial_variance(log, training)
-        law = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
+        distribution = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
     prior = weights.credibility_prior(log.item_counts)
-    return tasks.ConfidenceEM(prior, law, rule=values["rule"], every=values["every"])
+    return tasks.ConfidenceEM(
+        prior, distribution, rule=values["confidence_rule"], every=values["confidence_every"]
+    )
 
 
 def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
@@ -58,23 +67,25 @@ BPRAC = Objective(
     loss=losses.bpr,
     n_neg=1,
     settings={
-        "law": words(
+        "score_distribution": words(
             None,
             "Distribution of the scores: estimated from them (smoothed, the default) or in closed "
             "form",
             ("variance-gamma", "smoothed"),
         ),
-        "law_scale": Hyperparam(
+        "distribution_scale": Hyperparam(
             None,
             "Variance of the embeddings' coordinates that the closed form assumes; by default that "
             "of the initial values",
             POSITIVE,
         ),
-        **declared(tasks.ConfidenceEM, "rule"),
-        "every": count(int(tasks.ConfidenceEM.every), "Epochs between expectation steps"),
+        **declared(tasks.ConfidenceEM, "rule", flags={"rule": "confidence_rule"}),
+        "confidence_every": count(
+            int(tasks.ConfidenceEM.every), "Epochs between expectation steps"
+        ),
     },
     confidence=_confidence,
-    settled=_choose_law,
+    settled=_choose_distribution,
 )
 TRUNCATED_BCE = Objective(loss=losses.truncated_bce, n_neg=1, schedule=ramp)
 TRUNCATED_BPR = Objective(loss=losses.truncated_bpr, n_neg=1, schedule=ramp)

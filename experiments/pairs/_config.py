@@ -36,9 +36,9 @@ class DataOptions:
     """For pictograms: the column of the texts; by default label_en."""
     drawings: tuple[str, ...] = ()
     """For pictograms: the sets of drawings to read; by default all."""
-    valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
+    valid_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Validation fraction if the data have no predefined split; by default 0.1."""
-    test: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
+    test_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Test fraction if the data have no predefined split; by default 0.2."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
     """Seed of the train/validation/test split."""
@@ -149,7 +149,13 @@ SCHEMA = Schema(
     Config,
     numbers=(*shared.NUMBERS, "temperature"),
     check=_check_together,
-    renamed={"size": "image_size", "n_heads": "text_heads", "on_disk": "batches"},
+    renamed={
+        "size": "image_size",
+        "n_heads": "text_heads",
+        "on_disk": "batches",
+        "valid": "valid_fraction",
+        "test": "test_fraction",
+    },
 )
 
 

@@ -88,7 +88,7 @@ class SavedTowers:
     @property
     def image_size(self) -> int | None:
         """Side length in pixels that images are resized to."""
-        return self.config.source.image_size or self.config.views.judged_size
+        return self.config.source.image_size or self.config.views.eval_size
 
     def images(self, images: np.ndarray) -> np.ndarray:
         """Computes embeddings ``[n, dim]`` of uint8 images ``[n, height, width, channels]``."""

@@ -123,7 +123,7 @@ def load_problem(
     """
     on_stage("reading images and texts")
     split = load_captioned(
-        source.data, size=source.image_size, valid=source.valid, test=source.test,
+        source.data, size=source.image_size, valid=source.valid_fraction, test=source.test_fraction,
         seed=source.split_seed, column=source.column, drawings=source.drawings or None,
         on_disk=on_disk,
     )  # fmt: skip

@@ -220,7 +220,7 @@ def draw_roc(job: Job) -> None:
 
 def draw_noise(job: Job) -> None:
     """Figure 3.5: injected false positives."""
-    by_name = methods(job.options.law_scale)
+    by_name = methods(job.options.distribution_scale)
     scores = {}
     for rate in NOISE_RATES:
         job.console.print(f"{rate:.0%} of false positives")
@@ -248,7 +248,7 @@ def draw_noise(job: Job) -> None:
 
 def draw_convergence(job: Job) -> None:
     """Figure 3.6: convergence."""
-    by_name, seeds = methods(job.options.law_scale), tuple(range(job.options.seeds))
+    by_name, seeds = methods(job.options.distribution_scale), tuple(range(job.options.seeds))
     plan = metrics.eval_layout(job.world.train, job.world.test)
     probe = train.ValidationMetrics(jax.tree_util.Partial(_auc, plan))
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -287,12 +287,12 @@ def _check(options: Options) -> None:
 
 
 def _estimates(options: Options, *_: object) -> tuple[Method, ...]:
-    by_name = methods(options.law_scale)
+    by_name = methods(options.distribution_scale)
     return tuple(by_name[name] for name in ESTIMATES)
 
 
 def _all(options: Options, *_: object) -> tuple[Method, ...]:
-    scale = options.law_scale
+    scale = options.distribution_scale
     return ablation(scale) if options.ablation else tuple(methods(scale).values())
 
 
@@ -302,7 +302,7 @@ _target = partial(
     data="interactions with ratings, such as ml-100k; movielens:100k is downloaded",
 )
 _NO_TRAINING = "under 1 min, measured (no training)"
-_FLAGS = ("test_rating", "law_scale")
+_FLAGS = ("test_rating", "distribution_scale")
 _TABLE_FLAGS = (*_FLAGS, "splits", "methods")
 TARGETS: Mapping[str, Target] = {
     "table-3.2": _target(

@@ -54,7 +54,7 @@ class Options:
     splits: Annotated[int, COUNT] = 1
     """Tables 3.x: number of splits of the data, each with all seeds; tests are then paired over
     splits."""
-    law_scale: Annotated[float, POSITIVE] = 0.6
+    distribution_scale: Annotated[float, POSITIVE] = 0.6
     """Chapter 3: variance of the initial values and of the score distribution (lambda), 0.6 for
     MovieLens and 0.2 for Yahoo!-R3 as published."""
     ablation: bool = False
@@ -133,8 +133,8 @@ class Target:
 
 
 OWN_FLAGS = (
-    "test_rating", "splits", "law_scale", "ablation", "methods", "datasets", "encoders", "estimate",
-    "scale",
+    "test_rating", "splits", "distribution_scale", "ablation", "methods", "datasets", "encoders",
+    "estimate", "scale",
 )  # fmt: skip
 """Flags that only some targets support."""
 

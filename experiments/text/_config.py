@@ -36,10 +36,10 @@ class DataOptions:
     """Column of the class labels, likewise. An empty name reads no labels."""
     encoding: Literal["utf-8", "latin-1"] | None = None
     """Encoding of the files; by default UTF-8, or Latin-1 for files that are not valid UTF-8."""
-    test: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
+    test_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Fraction of each class, or of unlabelled texts, for the test part if the data have none; by
     default 0.2."""
-    valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
+    valid_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Fraction of the training texts held out to select the best point of a --sweep, if the data
     have no validation part; by default 0.1. The final training uses them too."""
     n_train: Annotated[int | None, Range(2, MOST)] = None
@@ -136,7 +136,14 @@ SCHEMA = Schema(
     Config,
     numbers=(*shared.NUMBERS, "fine_tune_lr"),
     check=_check_together,
-    renamed={"k": "neighbours", "n_heads": "heads", "size": "vocab_size", "n_positions": "length"},
+    renamed={
+        "k": "neighbours",
+        "n_heads": "heads",
+        "size": "vocab_size",
+        "n_positions": "length",
+        "valid": "valid_fraction",
+        "test": "test_fraction",
+    },
 )
 
 

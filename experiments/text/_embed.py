@@ -95,7 +95,7 @@ def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]
         source = DataOptions(options.data, options.text_col, options.label_col)
     split = data.load_texts(
         source.data, text_col=column_of(source.text_col), label_col=column_of(source.label_col),
-        test=source.test, seed=source.split_seed, encoding=source.encoding,
+        test=source.test_fraction, seed=source.split_seed, encoding=source.encoding,
     )  # fmt: skip
     features = encoder.features([text for _, part in split.parts() for text in part.texts])
     return "texts", {"features": features, **file.arrays_of(split)}

@@ -132,11 +132,11 @@ def load_problem(
     on_stage("reading the texts")
     split = data.load_texts(
         options.data, text_col=column_of(options.text_col), label_col=column_of(options.label_col),
-        test=options.test, seed=options.split_seed, encoding=options.encoding,
+        test=options.test_fraction, seed=options.split_seed, encoding=options.encoding,
     )  # fmt: skip
-    if split.valid is not None and options.valid is not None:
+    if split.valid is not None and options.valid_fraction is not None:
         raise ValueError(
-            f"--valid: --data {options.data} has a part for validation, which decides."
+            f"--valid-fraction: --data {options.data} has a part for validation, which decides."
         )
     seeds = np.random.default_rng(options.split_seed).spawn(3)
     train = split.train.take(drawn("n_train", split.train.labels, options.n_train, seeds[0]))
@@ -168,7 +168,9 @@ def load_problem(
     if split.valid is not None:
         learn, valid = whole, Part(places[2], split.valid.labels, classes)
     else:
-        learn, valid = _cut(whole, _VALID if options.valid is None else options.valid, seeds[2])
+        learn, valid = _cut(
+            whole, _VALID if options.valid_fraction is None else options.valid_fraction, seeds[2]
+        )
     return Problem(
         table, encoder, whole, test, learn, valid,
         None if pairs is None else Pairs(places[3], places[4], pairs.scores),

@@ -111,8 +111,8 @@ class TextStudy(TaskStudy[Config, Problem]):
             _refuse_labels(config)
         if axes and (not len(problem.valid) or len(np.unique(problem.learn.labelled.labels)) < 2):
             raise ValueError(
-                "--valid leaves nothing to decide a --sweep on, or less than two classes to learn "
-                "from."
+                "--valid-fraction leaves nothing to decide a --sweep on, or less than two classes "
+                "to learn from."
             )
         but = "" if _pretrains(config) else "loss"
         return self.complete_entries(config, share_of_classes(n_classes), but)
@@ -335,7 +335,7 @@ def _refuse_labels(config: Config) -> None:
         f"--method {method}": (not learns_alone, _WITHOUT),
         f"--fine-tune-epochs {epochs}": (epochs > 0, _WITHOUT),
         "--n-labels": (config.source.n_labels is not None, LEFT_OUT),
-        "--valid": (config.source.valid is not None, LEFT_OUT),
+        "--valid-fraction": (config.source.valid_fraction is not None, LEFT_OUT),
         **asked_of_all(config),
         **asked_beside(config.protocol, OF_VOTES),
     }

@@ -51,7 +51,7 @@ def runs(monkeypatch) -> list[str]:
         folder.mkdir(parents=True)
         scores = {"ndcg@20": len(done) / 10, "ndcg@20_std": 0.0}
         contents = {
-            "config.json": {"source": {"valid": 0.2}}, "metrics.json": scores,
+            "config.json": {"source": {"valid_fraction": 0.2}}, "metrics.json": scores,
             "metrics_by_seed.json": [{"ndcg@20": 0.5}], "history.jsonl": {"epoch": 7},
         }  # fmt: skip
         for name, content in contents.items():

@@ -68,7 +68,7 @@ def runs(monkeypatch) -> list[str]:
         save_model(folder, Model(stacked, KNOWN, TEST, ("train", "valid")), Config(
             encoding=EncoderOptions(encoder="mf")))  # fmt: skip
         config = {
-            "source": {"valid": 0.01}, "objective": {"loss": recipe, "n_neg": 512},
+            "source": {"valid_fraction": 0.01}, "objective": {"loss": recipe, "n_neg": 512},
             "sampling": {}, "encoding": {}, "training": {"lr": LEARNING_RATE.get(recipe, 1e-3)},
         }  # fmt: skip
         for name, content in (("metrics.json", scored), ("config.json", config)):

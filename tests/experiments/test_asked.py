@@ -117,14 +117,28 @@ def test_numbers_and_sweeps_reach_the_training(asked):
     [
         ([], stats.SmoothedEmpirical(), "posterior", 10),
         (
-            ["--law", "smoothed", "--rule", "prior", "--every", "2"],
+            [
+                "--score-distribution",
+                "smoothed",
+                "--confidence-rule",
+                "prior",
+                "--confidence-every",
+                "2",
+            ],
             stats.SmoothedEmpirical(),
             "prior",
             2,
         ),
-        (["--law-scale", "0.2"], stats.VarianceGamma(8, 0.2), "posterior", 10),
+        (["--distribution-scale", "0.2"], stats.VarianceGamma(8, 0.2), "posterior", 10),
         (
-            ["--law", "variance-gamma", "--rule", "density", "--init-scale", "0.5"],
+            [
+                "--score-distribution",
+                "variance-gamma",
+                "--confidence-rule",
+                "density",
+                "--init-scale",
+                "0.5",
+            ],
             # Geometric mean of the Xavier variances of 50 users and 56 items.
             stats.VarianceGamma(8, 0.25 * (2 / 58 * 2 / 64) ** 0.5),
             "density",

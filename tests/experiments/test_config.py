@@ -43,9 +43,10 @@ FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", 
              "risk_lambda", "risk_lambda_slope", "risk_lambda_min", *WHOLE)  # fmt: skip
 SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # closed intervals
 ANY = ("min_rating", "min_score")
-POSITIVE = ("temperature", "law_scale", "rank_scale", "init_scale", "lr")
-COUNTS = ("leave_k", "n_neg", "every", "n_group", "candidates", "layers", "dim", "batch_size",
-          "epochs", "patience", "eval_every", "seeds", "search_seeds", "k")  # fmt: skip
+POSITIVE = ("temperature", "distribution_scale", "rank_scale", "init_scale", "lr")
+COUNTS = ("leave_last_k", "n_neg", "confidence_every", "n_group", "candidates", "layers", "dim",
+          "batch_size", "epochs", "patience", "eval_every", "seeds", "search_seeds",
+          "k")  # fmt: skip
 
 
 def wrong_numbers(name: str) -> list[str]:
@@ -60,9 +61,9 @@ def wrong_numbers(name: str) -> list[str]:
         return ["0", "-1", "nan", "inf", "1e39", "1e-50"]
     if name in ("tau_plus", "edge_dropout", "dropout"):
         return ["1", "-0.01", "nan"]
-    if name == "test":
+    if name == "test_fraction":
         return ["0", "1", "nan"]
-    if name == "valid":
+    if name == "valid_fraction":
         return ["-0.01", "1", "nan"]
     if name in COUNTS:
         return ["0", "-3", "9999999999"]
@@ -161,7 +162,7 @@ def test_what_was_written_is_read():
     assert not fault(STORED | {"environment": {"python": "3.11"}})
 
 
-LATER = {"update": "tables", "batches": "device", "mesh": None, "processes": None}
+LATER = {"batches": "device", "mesh": None, "processes": None}
 """Flags added later, with the values that older configurations imply."""
 
 
@@ -230,7 +231,7 @@ def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
 FLAGS = {
     **{f"--loss {loss}": ["--loss", loss] for loss in OBJECTIVES},
     **{f"--sampler {name}": ["--sampler", name] for name in SAMPLERS},
-    "posterior": ["--loss", "bprac", "--rule", "posterior"],
+    "posterior": ["--loss", "bprac", "--confidence-rule", "posterior"],
     "given": ["--loss", "debiased", "--n-pos", "0", "--tau-plus", "0", "--temperature", "0.5"],
     "staged": [
         "--sampler",
@@ -278,7 +279,10 @@ def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
         assert settled.sampling.prior == "popularity"
         assert settled.sampling.candidates == 5
     if config.objective.loss == "bprac":
-        assert (settled.objective.law, settled.objective.law_scale) == ("smoothed", None)
+        assert (settled.objective.score_distribution, settled.objective.distribution_scale) == (
+            "smoothed",
+            None,
+        )
         assert settled.objective.every == 10
     if config.objective.loss == "dpl":
         assert (settled.objective.tau_plus, settled.objective.n_pos) == (0.05, 5)

@@ -47,7 +47,7 @@ def test_every_method_is_trained_also_without_labels_if_it_needs_none(method, ph
         config, problem = prepare(STUDY, flags)
         assert problem.valid is None or not len(problem.valid)
         assert (len(problem.train), len(problem.learn)) == (48, 48)
-        assert config.source.valid is None
+        assert config.source.valid_fraction is None
 
 
 def test_without_labels_all_but_the_test_part_is_learned_from(photos):

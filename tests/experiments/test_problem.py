@@ -42,11 +42,11 @@ def test_a_given_test_part_is_kept(folder):
 
 
 def test_no_validation_part_leaves_all_to_learn_from(folder):
-    problem = load_problem(DataOptions(str(folder), valid=0.0))
+    problem = load_problem(DataOptions(str(folder), valid_fraction=0.0))
     assert problem.valid is None
     assert pairs(problem.train) == pairs(problem.known) == set(PAIRS) - TEST
-    for refit in ("none", "valid", "all"):
-        assert problem.learned("final", refit) == ("train",)
+    for final_training in ("train", "train+valid", "all"):
+        assert problem.learned("final", final_training) == ("train",)
     assert problem.learned("use", "all") == ("train", "test")
     assert pairs(problem.joined(("train", "test"))) == set(PAIRS)
     part = problem.joined(("train",))
@@ -56,8 +56,8 @@ def test_no_validation_part_leaves_all_to_learn_from(folder):
 def test_a_given_validation_part_is_not_passed_over_in_silence(folder):
     write(folder / "valid.csv", sorted(TEST)[:20])
     assert pairs(load_problem(DataOptions(str(folder))).valid) == set(sorted(TEST)[:20])
-    with raises(ValueError, match=r"--valid 0: --data .* has its own validation part"):
-        load_problem(DataOptions(str(folder), valid=0.0))
+    with raises(ValueError, match=r"--valid-fraction 0: --data .* has its own validation part"):
+        load_problem(DataOptions(str(folder), valid_fraction=0.0))
 
 
 @pytest.mark.parametrize("split", ["ratio", "clean", "leave_k_out"])

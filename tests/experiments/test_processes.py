@@ -14,8 +14,8 @@ from experiments import graphs, recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-FLAGS = ["--data", "{ratings}", "--valid", "0", "--batch-size", "64", "--dim", "8", "--mesh",
-         "data=2,table=4"]  # fmt: skip
+FLAGS = ["--data", "{ratings}", "--valid-fraction", "0", "--batch-size", "64", "--dim", "8",
+         "--mesh", "data=2,table=4"]  # fmt: skip
 LIGHTGCN = [*FLAGS, "--encoder", "lightgcn", "--loss", "bayesian", "--epochs", "3"]
 GRAPHS = ["--width", "4", "--n-layers", "2", "--head", "8", "--epochs", "2", "--folds", "2",
           "--mesh", "data=8"]  # fmt: skip

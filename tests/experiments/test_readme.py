@@ -87,7 +87,7 @@ def test_flags_that_are_named_are_there():
         "--recipe",
         "--config",
         "--help",
-        "--keep-test",
+        "--include-test-items",
         "--list",
         "--loss",
         "--margin",

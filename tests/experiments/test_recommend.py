@@ -99,7 +99,7 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
 
 
 TOGETHER = {
-    "confidence": ["--loss", "bprac", "--every", "2", "--seeds", "2"],
+    "confidence": ["--loss", "bprac", "--confidence-every", "2", "--seeds", "2"],
     "group": ["--loss", "gbpr", "--sampler", "bns", "--ecdf-samples", "32", "--rns-epochs", "1"],
     "schedule": ["--loss", "truncated_bpr", "--sampler", "srns", "--candidates", "4",
                  "--sweep", "variance_weight=0,5"],
@@ -114,7 +114,7 @@ TOGETHER = {
 @pytest.mark.parametrize("name", TOGETHER)
 def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_path):
     out = tmp_path / "run"
-    arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--out", str(out)]
+    arguments = ["--data", str(ratings), *QUICK, "--final-training", "train", "--out", str(out)]
     assert main([*arguments, *TOGETHER[name]]) == 0
     assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
     entries = history(out)
@@ -128,7 +128,7 @@ def test_seeds_give_mean_and_deviation_of_the_searched_models_without_refit(
     ratings, tmp_path, capsys
 ):
     out = tmp_path / "run"
-    arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--seeds", "3"]
+    arguments = ["--data", str(ratings), *QUICK, "--final-training", "train", "--seeds", "3"]
     assert main([*arguments, "--out", str(out)]) == 0
     per_seed = json.loads((out / "metrics_by_seed.json").read_text())
     metrics = json.loads((out / "metrics.json").read_text())
@@ -142,7 +142,17 @@ def test_seeds_give_mean_and_deviation_of_the_searched_models_without_refit(
 
 def test_without_a_validation_part_it_trains_as_long_as_told(ratings, tmp_path, capsys):
     out = tmp_path / "run"
-    arguments = ["--data", str(ratings), *QUICK, "--valid", "0", "--seeds", "2", "--refit", "all"]
+    arguments = [
+        "--data",
+        str(ratings),
+        *QUICK,
+        "--valid-fraction",
+        "0",
+        "--seeds",
+        "2",
+        "--final-training",
+        "all",
+    ]
     assert main([*arguments, "--out", str(out)]) == 0
     screen = capsys.readouterr().out
     assert "validation, " not in screen
@@ -328,7 +338,11 @@ def test_a_damaged_config_is_named(finished, capsys):
     ("section", "changed", "message"),
     [
         ("training", {"dim": 0}, "training.dim: expected a whole number in [1, 65536], got 0"),
-        ("protocol", {"refit": None}, "protocol.refit: expected one of none, valid, all, got null"),
+        (
+            "protocol",
+            {"final_training": None},
+            "protocol.final_training: expected one of train, train+valid, all, got null",
+        ),
         ("protocol", {"sweep": ["lr=-1"]}, "--sweep lr must be a number above 0"),
         ("objective", {"alpha": 0.9}, "--loss bpr has no --alpha"),
     ],

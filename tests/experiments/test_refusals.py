@@ -35,7 +35,10 @@ WRONG = {
     "no such file": (["--data", "nowhere.csv"], "nowhere.csv"),
     "no such column": (["--user-col", "who"], "'who' (--user-col)"),
     "no rate": (["--lr", "0"], "--lr must be a number above 0, got 0.0"),
-    "nothing to decide on": (["--valid", "0", "--sweep", "lr=1e-3,1e-2"], "--valid 0 leaves no"),
+    "nothing to decide on": (
+        ["--valid-fraction", "0", "--sweep", "lr=1e-3,1e-2"],
+        "--valid-fraction 0 leaves no",
+    ),
     "no epochs": (["--epochs", "0"], "--epochs must be a whole number in [1,"),
     "no ranks": (["--sampler", "aobpr", "--rank-scale", "0"], "--rank-scale must be a number"),
     "no memory": (["--sampler", "srns", "--candidates", "0"], "--candidates must be a whole"),
@@ -54,10 +57,13 @@ WRONG = {
     ),
     "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
     "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
-    "a law for bpr": (["--law", "smoothed"], "--loss bpr has no --law; it takes"),
+    "a law for bpr": (
+        ["--score-distribution", "smoothed"],
+        "--loss bpr has no --score-distribution; it takes",
+    ),
     "a scale for no law": (
-        ["--loss", "bprac", "--law", "smoothed", "--law-scale", "1"],
-        "--law smoothed has no --law-scale",
+        ["--loss", "bprac", "--score-distribution", "smoothed", "--distribution-scale", "1"],
+        "--score-distribution smoothed has no --distribution-scale",
     ),
     "a group for bpr": (["--n-group", "2"], "--loss bpr has no --n-group"),
     "an empty group": (
@@ -148,7 +154,10 @@ WRONG = {
     "no dataset": (["--data", "simulate"], "got 'simulate'. Did you mean simulated?"),
     "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
     "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
-    "a share out of range": (["--valid", "1.5"], "--valid must be a number in [0, 1), got 1.5"),
+    "a share out of range": (
+        ["--valid-fraction", "1.5"],
+        "--valid-fraction must be a number in [0, 1), got 1.5",
+    ),
     "a flag the sampler has not": (
         ["--candidates", "9"],
         "--sampler rns has no --candidates; it takes no numbers. --candidates is for dns, srns,",

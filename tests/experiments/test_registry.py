@@ -133,7 +133,7 @@ def test_only_numbers_that_leave_shapes_alone_are_swept():
     assert sweepable(ENTRIES) == ("margin", "slack")
     assert "n_neg" not in sweepable(OBJECTIVES)
     assert {"temperature", "tau_plus", "beta"} <= {*sweepable(OBJECTIVES)}
-    assert "law_scale" not in sweepable(OBJECTIVES)
+    assert "distribution_scale" not in sweepable(OBJECTIVES)
     assert {"gamma", "contrast_weight", "contrast_alpha"} < {*SCHEMA.sweepable}
     assert not {"noise", "augmentation_rate", "rank", "contrast_layer"} & {*SCHEMA.sweepable}
     assert {"rank_scale", "variance_weight", "log_q", "risk_lambda"} <= {*sweepable(SAMPLERS)}

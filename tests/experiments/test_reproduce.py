@@ -145,7 +145,10 @@ def test_scores_are_counted_by_kind_of_negative():
         (["figure-3.5", "--splits", "2"], "--splits is for table-3.2, table-3.3"),
         (["table-3.3", "--splits", "0"], "--splits must be a whole number in [1, "),
         (["table-3.3", "--splits", "2", "--test-rating", "3"], "--splits"),
-        (["table-3.3", "--law-scale", "-1"], "--law-scale must be a number above 0, got -1"),
+        (
+            ["table-3.3", "--distribution-scale", "-1"],
+            "--distribution-scale must be a number above 0, got -1",
+        ),
         (["table-3.2", "--ablation"], "--ablation is for table-3.3"),
         (["table-3.3", "--ablation", "--setting", "minibatch"], "--ablation"),
         (["table-6.4", "--datasets", "stl11"], "--datasets takes some of cifar10, stl10"),

@@ -38,7 +38,7 @@ def sets(tmp_path, monkeypatch):
         config = of(data, loss)
         return replace(
             config,
-            source=replace(config.source, train_images=None, valid=0.2),
+            source=replace(config.source, train_images=None, valid_fraction=0.2),
             views=ViewOptions(),
             encoding=replace(config.encoding, width=2),
             training=replace(config.training, head=(4, 4), batch_size=8, eval_every=1),

@@ -34,7 +34,7 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
     config = Config(
         training=TrainOptions(dim=4, epochs=3, batch_size=64, lr=0.05),
         protocol=ProtocolOptions(
-            sweep=("lr=0.01,0.1",), search_seeds=3, seeds=2, seed=5, refit="none"
+            sweep=("lr=0.01,0.1",), search_seeds=3, seeds=2, seed=5, final_training="train"
         ),
     )
     history = []

@@ -494,7 +494,7 @@ REFUSED = {
         (["--add", "True"], "--add is for --kinds with perturb_edges"),
         (["--batch-size", "4000"], "--batch-size must be at most the 400 graphs to learn"),
         (["--given-folds", "True"], "--given-folds: simulated brings no folds"),
-        (["--valid", "0.0001"], "leaves nothing to learn from, or to decide on"),
+        (["--valid-fraction", "0.0001"], "leaves nothing to learn from, or to decide on"),
         (["--features", "degrees"], "--features of simulated graphs must be tags, got 'degrees'"),
     ],
     "text": [
@@ -509,8 +509,11 @@ REFUSED = {
         (["--n-train", "99"], "--n-train must be at most 60, got 99"),
         (["--n-train", "9", "--n-labels", "10"], "--n-labels must be at most 9, got 10"),
         (["--heads", "3"], "--heads must divide --width, 4, got 3"),
-        (["--test", "0.5"], "--test requires texts without a test part"),
-        (["--valid", "0.001", "--sweep", "lr=1"], "--valid leaves nothing to decide a --sweep on"),
+        (["--test-fraction", "0.5"], "--test-fraction requires texts without a test part"),
+        (
+            ["--valid-fraction", "0.001", "--sweep", "lr=1"],
+            "--valid-fraction leaves nothing to decide a --sweep on",
+        ),
         (["--pairs", "nowhere"], "nowhere"),
         (["--weights", "nowhere", "--width", "9"], "--weights bring their own --width"),
         (["--text-col", "body"], "expected a column 'body'"),
@@ -527,7 +530,10 @@ REFUSED = {
         (["--least-temperature", "0", "--learn-temperature", "False"], "is for one that is"),
         (["--length", "2"], "--length must be a whole number in [3, 4096], got 2"),
         (["--column", "label_zh"], "--column requires a folder of pictograms"),
-        (["--valid", "0.6", "--test", "0.6"], "--valid + --test must be less than 1"),
+        (
+            ["--valid-fraction", "0.6", "--test-fraction", "0.6"],
+            "--valid-fraction + --test-fraction must be less than 1",
+        ),
         (["--weights", "nowhere"], "nowhere"),
         (["--sweep", "epochs=1,2"], "--sweep takes one of"),
         (["--recipe", "coco"], "--recipe takes one of flickr8k-small-clip"),
@@ -574,7 +580,7 @@ WITHOUT_LABELS = {
 IN_BOTH = [
     (["--loss", "bayesian", "--alpha-from", "labels"], "--alpha-from labels needs labels"),
     (["--sweep", "lr=1e-3,1e-2"], "--sweep needs labels"),
-    (["--valid", "0.1"], "--valid needs labels"),
+    (["--valid-fraction", "0.1"], "--valid-fraction needs labels"),
     (["--neighbours", "9"], "--neighbours needs labels"),
 ]
 

@@ -257,4 +257,4 @@ def test_a_part_for_validation_decides(tmp_path, files):
     _, problem = settled(tmp_path)
     assert (len(problem.valid), len(problem.learn), len(problem.train)) == (30, 60, 60)
     with raises(ValueError, match="has a part for validation"):
-        settled(tmp_path, "--valid", "0.2")
+        settled(tmp_path, "--valid-fraction", "0.2")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 N_USERS, N_ITEMS = 12, 15
 CONFIG = Config(
     training=TrainOptions(dim=4, epochs=4, batch_size=16, lr=0.05),
-    protocol=ProtocolOptions(refit="all", seeds=2),
+    protocol=ProtocolOptions(final_training="all", seeds=2),
 )
 
 
@@ -69,15 +69,15 @@ def pairs_of(*parts: data.Interactions) -> set[tuple[str, str]]:
     return {(f"u{u}", f"i{i}") for part in parts for u, i in zip(part.users, part.items)}
 
 
-@pytest.mark.parametrize("keep_test", [False, True])
-def test_nothing_is_recommended_that_the_user_has(keep_test, saved, problem):
+@pytest.mark.parametrize("include_test_items", [False, True])
+def test_nothing_is_recommended_that_the_user_has(include_test_items, saved, problem):
     out = saved / "recs.parquet"
-    flags = ["--keep-test"] if keep_test else []
+    flags = ["--include-test-items"] if include_test_items else []
     assert main(["topk", "--run", str(saved), "--all", "--k", "15", "--out", str(out), *flags]) == 0
     table = polars.read_parquet(out)
     shown = list(zip(table["user"], table["item"], strict=True))
     everything = {(f"u{u}", f"i{i}") for u in range(N_USERS) for i in range(N_ITEMS)}
-    has = pairs_of(problem.train, problem.valid, *(() if keep_test else (problem.test,)))
+    has = pairs_of(problem.train, problem.valid, *(() if include_test_items else (problem.test,)))
     assert len(shown) == len(set(shown))
     assert set(shown) == everything - has
 
@@ -175,7 +175,7 @@ def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[mode
 def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use, problem, tmp_path):
     want = from_everything(problem, for_use.choice.epochs)
     jax.tree.map(np.testing.assert_array_equal, for_use.tables, want)
-    protocol = dataclasses.replace(CONFIG.protocol, refit="valid")
+    protocol = dataclasses.replace(CONFIG.protocol, final_training="train+valid")
     judged = run(dataclasses.replace(CONFIG, protocol=protocol), problem, tmp_path)
     assert for_use.per_seed == judged.per_seed
 
@@ -218,7 +218,7 @@ def test_a_model_that_knows_the_test_part_is_not_judged_by_it(problem, tmp_path,
     tables = models.Tables(ones(N_USERS), ones(N_ITEMS))
     model = Model(tables, problem.known, problem.test, ("train", "valid", "test"))
     save_model(tmp_path, model, CONFIG)
-    assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--keep-test"]) == 2
+    assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--include-test-items"]) == 2
     assert "was trained on its test part" in one_line(capsys.readouterr().err)
 
 

@@ -1,4 +1,4 @@
-"""Tests of ``--update``: the choice between row-wise and dense updates, and its report."""
+"""Tests of ``--optimizer-mode``: the choice between row-wise and dense updates, and its report."""
 
 import json
 from typing import Any, get_args, get_type_hints
@@ -24,7 +24,7 @@ SMALL = [
     "4",
     "--l2-target",
     "rows",
-    "--refit",
+    "--final-training",
     "none",
 ]
 
@@ -38,7 +38,11 @@ def run(ratings, tmp_path, capsys):
         assert main(["--data", str(ratings), *SMALL, *flags, "--out", str(out)]) == 0
         config = json.loads((out / "config.json").read_text())
         metrics = json.loads((out / "metrics.json").read_text())
-        return one_line(capsys.readouterr().out), config["training"]["update"], metrics["ndcg@20"]
+        return (
+            one_line(capsys.readouterr().out),
+            config["training"]["optimizer_mode"],
+            metrics["ndcg@20"],
+        )
 
     return run_with
 
@@ -48,7 +52,7 @@ def test_rows_and_tables_come_to_the_same(run):
     said, chosen, by_rows = run()
     assert chosen == "rows"
     assert "a step updates the rows that its batch reads: 106 rows, at most 12 are read" in said
-    said, chosen, by_tables = run("--update", "tables")
+    said, chosen, by_tables = run("--optimizer-mode", "dense")
     assert chosen == "tables"
     assert "a step updates whole tables: 106 rows" in said
     assert by_rows == pytest.approx(by_tables, abs=1e-3)
@@ -76,8 +80,8 @@ def settled(
         ({"training": {"optimizer": "sgd"}}, "rows", 12),
         ({"training": {"optimizer": "rowwise-adagrad"}, "sampler": samplers.DNS(2)}, "rows", 12),
         ({"training": {"l2_target": "encoded"}}, "rows", 12),
-        ({"training": {"update": "tables"}}, "tables", 12),
-        ({"training": {"batch_size": 64, "update": "rows"}}, "rows", 192),
+        ({"training": {"optimizer_mode": "dense"}}, "tables", 12),
+        ({"training": {"batch_size": 64, "optimizer_mode": "rows"}}, "rows", 192),
         ({"training": {"batch_size": 64}}, "tables", 192),
         ({"training": {}, "sampler": samplers.DNS(2)}, "tables", 12),
         ({"training": {"l2_target": "tables"}}, "tables", 12),
@@ -103,9 +107,18 @@ def test_rows_are_taken_where_they_cost_less_and_come_to_the_same(given, chosen,
 )
 def test_rows_that_cannot_be_are_refused(ratings, tmp_path, capsys, flags, message):
     out = tmp_path / "run"
-    arguments = ["--data", str(ratings), *SMALL, "--update", "rows", *flags, "--out", str(out)]
+    arguments = [
+        "--data",
+        str(ratings),
+        *SMALL,
+        "--optimizer-mode",
+        "rows",
+        *flags,
+        "--out",
+        str(out),
+    ]
     assert main(arguments) == 2
-    assert f"error: --update rows {message}" in one_line(capsys.readouterr().err)
+    assert f"error: --optimizer-mode rows {message}" in one_line(capsys.readouterr().err)
     assert not out.exists()
 
 
@@ -115,11 +128,13 @@ def test_the_optimizer_is_that_of_what_was_settled():
     names = get_args(hints["optimizer"])
     assert {*ROW_RULES} < {*names} < {*RULES}
     for name in names:
-        tables = optimizer_of(TrainOptions(optimizer=name, update="tables", schedule="cosine"))
+        tables = optimizer_of(
+            TrainOptions(optimizer=name, optimizer_mode="dense", schedule="cosine")
+        )
         assert isinstance(tables, train.Optimizer)
         assert (tables.rule, tables.schedule) == (RULES[name], train.cosine)
         if name in ROW_RULES:
-            rows = optimizer_of(TrainOptions(optimizer=name, update="rows", lr=0.5))
+            rows = optimizer_of(TrainOptions(optimizer=name, optimizer_mode="rows", lr=0.5))
             assert isinstance(rows, train.RowOptimizer)
             assert (rows.rule, rows.learning_rate) == (ROW_RULES[name], 0.5)
 
