@@ -160,7 +160,7 @@ def read_json(path: Path) -> Any:
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{twice} stands there twice")
+            raise ValueError(f"{twice} is given twice")
         return found
 
     try:

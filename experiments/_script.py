@@ -1,4 +1,4 @@
-"""The script ``crl-jax``: beside the packages, as an editable install names them otherwise."""
+"""Entry point of the script ``crl-jax``, which works in an editable install and from a wheel."""
 
 try:
     from crl_jax_experiments.__main__ import main  # pyright: ignore[reportMissingImports]

@@ -1,4 +1,4 @@
-"""The nearest of the names that there are, where another one came."""
+"""Suggestions for misspelled names."""
 
 import difflib
 import re
@@ -7,7 +7,7 @@ _UNKNOWN = re.compile(r"one of (?P<names>[^;]+?), got ['\"](?P<given>[^'\"]+)['\
 
 
 def suggest(message: str) -> str:
-    """A message, and if it lists names and tells which other one came, the nearest of them.
+    """Appends the closest of the names that a message lists to the one it received, if any.
 
     >>> suggest("--recipe takes one of bpr, dpl, got 'bprr'.")
     "--recipe takes one of bpr, dpl, got 'bprr'. Did you mean bpr?"

@@ -67,7 +67,7 @@ class Problem:
 
     @cached_property
     def arrays(self) -> models.GraphArrays:
-        """All graphs on the device."""
+        """The graphs on the device."""
         return models.GraphArrays.from_graphs(self.graphs)
 
     @property

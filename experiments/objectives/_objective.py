@@ -42,7 +42,7 @@ class Objective(Entry):
       of_term: Flags that set only fields of the auxiliary loss. A sweep can set each.
       similarities: Required similarity in training, and the default similarity for ranking; None
         if any is supported.
-      settled: Resolves values that depend on others, see :meth:`Entry.complete`.
+      settled: Computes values that depend on others, see :meth:`Entry.complete`.
     """
 
     loss: Callable[..., Any]
