@@ -80,10 +80,12 @@ def draw_embedding(
     if not np.isfinite(features).all():
         return
     from sklearn.manifold import TSNE  # slow to import
+    from threadpoolctl import threadpool_limits
 
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     perplexity = min(30, (len(unit) - 1) / 3)
-    places = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(unit)
+    with threadpool_limits(1):  # on busy processors, its threads wait for each other
+        places = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(unit)
     figure = Figure(figsize=(7, 5.5), layout="constrained")
     axes = figure.subplots()
     colours = colormaps["tab10" if len(classes) <= 10 else "tab20"]
