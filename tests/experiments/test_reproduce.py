@@ -188,7 +188,7 @@ def test_the_list_has_all_targets_with_their_results(tmp_path, capsys):
         assert first.startswith(f"{name}  ")
         assert first.split("  ")[1] == TARGETS[name].title.partition(": ")[2]
     assert of["table-4.2"].endswith("results:\n    one/table-4.2-minibatch.csv")
-    assert "cost.json" in of["table-4.2"]
+    assert "cost.csv" in of["table-4.2"]
     assert of["table-4.3"].endswith("results: none")
     assert "time: not measured" in of["table-4.4"]
     assert "--estimate" in of["table-5.2"]
