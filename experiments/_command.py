@@ -17,6 +17,9 @@ from ._processes import joined
 from ._screen import show_error, show_warning
 from ._signals import advice
 
+_SIZES = ("batch_size", "n_neg", "dim", "width", "queue")
+"""Fields whose flags reduce the memory of a program."""
+
 
 def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
     """Runs a command and returns its exit status.
@@ -42,6 +45,9 @@ def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
         return _refuse(f"out of memory. {error}".strip(), flags)
     except jax.errors.JaxRuntimeError as error:  # such as a device without enough memory
         said = str(error).partition("\n")[0]
+        if "out of memory" in said.lower():
+            lower = " or ".join(flags[name] for name in _SIZES if name in flags)
+            said = f"{said} Reduce {lower}."
         if joined():
             said = f"not all processes work any more: {said} {advice()}"
         return _refuse(said, flags)

@@ -256,7 +256,7 @@ class Schema(Generic[C]):
 
         Raises:
           ValueError: If an argument does not have that form, names a number that cannot be swept or
-            is swept already, or has a value out of range.
+            is swept already, repeats a value, or has one out of range.
         """
         axes: dict[str, list[float]] = {}
         for spec in specs:
@@ -271,6 +271,8 @@ class Schema(Generic[C]):
                 axes[name] = [float(value) for value in values.split(",")]
             except ValueError:
                 raise ValueError(f"--sweep must be NAME=NUMBER,NUMBER,…, got {spec!r}.") from None
+            if len({*axes[name]}) < len(axes[name]):
+                raise ValueError(f"--sweep {name} must have distinct values, got {spec!r}.")
             for value in axes[name]:
                 try:
                     self.check_number(name, value, config)

@@ -79,7 +79,7 @@ class LightGCN(Encoder):
         cls,
         train: Interactions,
         dim: int = 64,
-        n_layers: Annotated[int, Range(1)] = 3,
+        n_layers: Annotated[int, Range(1, 64)] = 3,
         *,
         layer_weights: Sequence[float] | None = None,
         edge_dropout: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
@@ -96,7 +96,7 @@ class LightGCN(Encoder):
         Args:
           train: Training interactions only.
           dim: Dimension of the vectors.
-          n_layers: Number of propagations, L ≥ 1.
+          n_layers: Number of propagations, 1 ≤ L ≤ 64; deep stacks make all vectors alike.
           layer_weights: Weights of the layers 0 to L; by default all are 1 / (L + 1).
           edge_dropout: Drops edges, in both directions, at each training step. Remaining edges are
             scaled by 1 / (1 - p).
@@ -111,8 +111,8 @@ class LightGCN(Encoder):
         Raises:
           ValueError: If an argument is out of range or the number of weights is not L + 1.
         """
-        if n_layers < 1:
-            raise ValueError(f"`n_layers` must be at least 1, got {n_layers}.")
+        if not 1 <= n_layers <= 64:
+            raise ValueError(f"`n_layers` must be in [1, 64], got {n_layers}.")
         if layer_weights is None:
             layer_weights = [1 / (n_layers + 1)] * (n_layers + 1)
         if len(layer_weights) != n_layers + 1:

@@ -13,7 +13,7 @@ from crl_jax.data import NodeFeatures
 
 from .. import _study_options as shared
 from .._option_group import option_group
-from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range
+from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
 from .._registry import with_flags
 from .._schema import WAS, Schema, absolute
 from ..view_losses import LOSSES
@@ -46,7 +46,7 @@ class ViewOptions:
 
     kinds: tuple[GraphKind, ...] = ("drop_nodes", "subgraph")
     """Augmentations to draw from, one for each view."""
-    ratio: Annotated[float, SHARE] = 0.2
+    ratio: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.2
     """Fraction of the nodes or edges that an augmentation changes."""
     add: bool = False
     """Whether perturb_edges adds as many random edges as it drops."""

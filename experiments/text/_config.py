@@ -121,7 +121,7 @@ def _check_together(config: Config) -> None:
     training, swept = config.training, {s.partition("=")[0] for s in config.protocol.sweep}
     pretrains = METHODS[config.method.method].make is not None
     if not pretrains and config.objective != LossOptions():
-        raise ValueError("--method none has no loss: leave out --loss and its numbers.")
+        raise ValueError("--method none has no loss: omit --loss and its numbers.")
     if not pretrains and not training.fine_tune_epochs:
         raise ValueError("--method none with --fine-tune-epochs 0 trains nothing.")
     unused = {"lr": not pretrains, "fine_tune_lr": not training.fine_tune_epochs}

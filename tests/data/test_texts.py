@@ -320,6 +320,10 @@ def test_what_is_not_there(tmp_path):
         load_texts("docstrings", test=1.0)
     with raises(ValueError, match="`encoding` must be 'utf-8' or 'latin-1', got 'ascii'"):
         load_texts("docstrings", encoding="ascii")
+    with raises(ValueError, match="`text_col` requires files: docstrings have no columns, got 'a'"):
+        load_texts("docstrings", text_col="a")
+    with raises(ValueError, match="`label_col` requires files: texts in memory have no columns"):
+        load_texts(["a", "b"], label_col=1)
 
 
 @pytest.mark.parametrize(

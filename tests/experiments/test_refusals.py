@@ -3,11 +3,13 @@
 import sys
 from dataclasses import replace
 
+import jax
 import pytest
 from _helpers.commands import one_line
 from _helpers.refusals import raises
 
 from crl_jax import losses
+from experiments._command import run
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
 
@@ -49,6 +51,7 @@ WRONG = {
     ),
     "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
     "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
+    "a sweep of one value": (["--sweep", "lr=1,2,1"], "--sweep lr must have distinct values"),
     "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
     "seeds of no search": (["--search-seeds", "2"], "what --sweep tries"),
     "no seeds of a search": (
@@ -208,3 +211,11 @@ def test_wrong_flags_leave_with_status_2(arguments, capsys):
     with raises(SystemExit) as left:
         main(arguments)
     assert left.value.code == 2
+
+
+def test_a_program_that_needs_too_much_memory_names_flags_that_reduce_it(capsys):
+    def command():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\n…")
+
+    assert run(command, {"batch_size": "--batch-size", "dim": "--dim", "lr": "--lr"}) == 2
+    assert capsys.readouterr().err.endswith("9 bytes. Reduce --batch-size or --dim.\n")

@@ -491,6 +491,7 @@ REFUSED = {
     ],
     "graphs": [
         (["--tau-plus", "0.1"], "--loss decoupled has no --tau-plus"),
+        (["--ratio", "0"], "--ratio must be a number in (0, 1), got 0"),
         (["--add", "True"], "--add is for --kinds with perturb_edges"),
         (["--batch-size", "4000"], "--batch-size must be at most the 400 graphs to learn"),
         (["--given-folds", "True"], "--given-folds: simulated brings no folds"),

@@ -71,7 +71,8 @@ def load_texts(
       warning.
 
     Raises:
-      ValueError: If ``source`` or an option is none of these.
+      ValueError: If ``source`` or an option is none of these, or a column of a source without
+        columns is given.
       DataError: If a file is malformed, a class is missing in the training part, or only some parts
         have labels.
       FileNotFoundError: If there is no such file, folder or name.
@@ -91,9 +92,16 @@ def load_texts(
     columns: _Columns = (text_col, label_col)
     path = Path(source) if isinstance(source, str | Path) else None
     origin = "texts in memory" if path is None else str(source)
+    is_named = isinstance(source, str) and source == "docstrings"
+    if is_named or not (path or isinstance(source, Mapping)):
+        for name, column in (("text_col", text_col), ("label_col", label_col or None)):
+            if column is not None:
+                raise ValueError(
+                    f"`{name}` requires files: {origin} have no columns, got {column!r}."
+                )
     loaded: Any = source  # the texts of all parts, those of each part, or the file of each part
     classes = None
-    if isinstance(source, str) and source == "docstrings":
+    if is_named:
         loaded = docstrings()
     elif path is not None and path.exists() and not path.is_dir():
         loaded = _as_parts({"train": _read(path, encoding, columns)}, columns, None)["train"]
