@@ -1,10 +1,13 @@
 """Blockwise evaluation with bounded memory."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Shaped
 
 
 def map_blocks(fn: Callable[[Any], Any], arrays: Any, block: int) -> Any:
@@ -23,3 +26,16 @@ def map_blocks(fn: Callable[[Any], Any], arrays: Any, block: int) -> Any:
     blocks = jax.tree.map(lambda x: x[fill].reshape(n_blocks, block, *x.shape[1:]), arrays)
     out = jax.lax.map(fn, blocks)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:n], out)
+
+
+def split_rows(x: Shaped[Array, "n ..."], shape: tuple[int, ...]) -> Shaped[Array, "..."]:
+    """Splits the leading axis into axes of a shape; rows of zeros pad the end.
+
+    Padding a sharded array and then reshaping it gives wrong values in JAX 0.7.2, so that padded
+    rows are gathered.
+    """
+    n = math.prod(shape)
+    if n == len(x):
+        return x.reshape(*shape, *x.shape[1:])
+    index = np.arange(n, dtype=np.int32).reshape(shape)
+    return x.at[index].get(mode="fill", fill_value=0)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
+from .._blocks import split_rows
 from .._mesh import DATA, batch_mesh
 
 
@@ -54,11 +55,7 @@ def _sum(
     n = next((n for n in range(least, 2 * least) if batch % (n * n_devices) == 0), least)
     # [devices, micro-batches, length, ...], padded by zeros.
     shape = (n_devices, n, -(-per_device // n)) if n > 1 else (1, 1, batch)
-    padding = math.prod(shape) - batch
-    split = [
-        jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)).reshape(*shape, *x.shape[1:])
-        for x in arrays
-    ]
+    split = [split_rows(x, shape) for x in arrays]
 
     def value(i: Any) -> Array:
         examples = (jax.lax.dynamic_index_in_dim(x, i, 1, keepdims=False) for x in split)

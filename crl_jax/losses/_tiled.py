@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._blocks import split_rows
 from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments
@@ -246,12 +247,8 @@ def _wide(tree: Any) -> Any:
 def _tiles(rows: int, anchor_values: Any, ids: _Samples) -> Any:
     """Splits arrays into tiles ``[n_tiles, rows, ...]``, padding the last with invalid anchors."""
     n = ids.ids.shape[0]
-
-    def cut(x: Array) -> Array:
-        filled = jnp.pad(x, [(0, -n % rows)] + [(0, 0)] * (x.ndim - 1))
-        return filled.reshape(-1, rows, *x.shape[1:])
-
-    return jax.tree.map(cut, (anchor_values, ids))
+    shape = (-(-n // rows), rows)
+    return jax.tree.map(lambda x: split_rows(x, shape), (anchor_values, ids))
 
 
 def _nothing(anchor_values: Any, key_samples: _Samples) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
+from .._blocks import split_rows
 from .._checks import check_shape
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
@@ -44,8 +45,7 @@ def map_pools(
     if n_pools == 1:
         return function(pools[0], *anchors)
     size = _group_size(n_anchors, n_pools)
-    padding = (0, n_pools * size - n_anchors)
-    groups = [jnp.pad(x, padding).reshape(n_pools, size) for x in anchors]
+    groups = [split_rows(x, (n_pools, size)) for x in anchors]
     if sequential:
         values = jax.lax.map(lambda args: function(*args), (pools, *groups))
     else:

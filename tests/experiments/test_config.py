@@ -283,6 +283,6 @@ def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
             "smoothed",
             None,
         )
-        assert settled.objective.every == 10
+        assert settled.objective.confidence_every == 10
     if config.objective.loss == "dpl":
         assert (settled.objective.tau_plus, settled.objective.n_pos) == (0.05, 5)

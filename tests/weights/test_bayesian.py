@@ -13,7 +13,7 @@ from crl_jax import losses, weights
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 levels = st.floats(0.5, 1.0, width=32)
-priors = st.floats(0.0, 1023 / 1024, width=32)
+priors = st.floats(0.0, 1023 / 1024, width=32, allow_subnormal=False)
 
 jitted_weights = jax.jit(weights.bayesian_weights)
 jitted_posterior = jax.jit(weights.true_negative_posterior)
