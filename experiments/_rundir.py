@@ -140,7 +140,7 @@ def write_sweep(
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Writes a CSV file, atomically."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="") as file:
+    with partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)

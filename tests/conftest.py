@@ -125,7 +125,7 @@ def small_resnet():
 
 @pytest.fixture(scope="module")
 def pixel_encoder():
-    """Replaces the default image encoder by linear features, for tests of what surrounds it."""
+    """Replaces the default image encoder by linear features, for tests of the surrounding code."""
     from _helpers.modalities import PixelEncoder
 
     from experiments.images.encoders import ENCODERS

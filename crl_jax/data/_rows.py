@@ -62,7 +62,8 @@ class DiskArray:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        rows = np.atleast_1d(self._rows[index])
+        selected = self._rows[index]
+        rows = np.atleast_1d(selected)
         out = np.empty((len(rows), *self._row_shape), self.dtype)
         file_of = np.searchsorted(self._ends, rows, side="right").tolist()
         with ExitStack() as stack:
@@ -74,7 +75,7 @@ class DiskArray:
                 opened[i].seek(offset + (row - int(self._ends[i]) + n) * target.nbytes)
                 if opened[i].readinto(target) != target.nbytes:
                     raise DataError(f"{path}: expected {n} rows of {target.nbytes} bytes.")
-        return out if np.ndim(self._rows[index]) else out[0]
+        return out if np.ndim(selected) else out[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype)

@@ -20,6 +20,7 @@ from ._propagation import LayerNoise, propagate_mixes, propagate_per_layer
 
 PUBLISHED: Initializer = normal(0.1)
 """Initializer of the published code."""
+_LAYERS = Range(1, 64)
 
 
 @pytree_dataclass
@@ -79,7 +80,7 @@ class LightGCN(Encoder):
         cls,
         train: Interactions,
         dim: int = 64,
-        n_layers: Annotated[int, Range(1, 64)] = 3,
+        n_layers: Annotated[int, _LAYERS] = 3,
         *,
         layer_weights: Sequence[float] | None = None,
         edge_dropout: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
@@ -111,8 +112,7 @@ class LightGCN(Encoder):
         Raises:
           ValueError: If an argument is out of range or the number of weights is not L + 1.
         """
-        if not 1 <= n_layers <= 64:
-            raise ValueError(f"`n_layers` must be in [1, 64], got {n_layers}.")
+        _LAYERS.check("n_layers", n_layers)
         if layer_weights is None:
             layer_weights = [1 / (n_layers + 1)] * (n_layers + 1)
         if len(layer_weights) != n_layers + 1:

@@ -42,7 +42,7 @@ class Objective(Entry):
       of_term: Flags that set only fields of the auxiliary loss. A sweep can set each.
       similarities: Required similarity in training, and the default similarity for ranking; None
         if any is supported.
-      settled: Computes values that depend on others, see :meth:`Entry.complete`.
+      resolve_values: Computes values that depend on others, see :meth:`Entry.complete`.
     """
 
     loss: Callable[..., Any]
@@ -57,7 +57,7 @@ class Objective(Entry):
     term: Callable[..., tasks.AuxiliaryLoss] | None = None
     of_term: Mapping[str, Hyperparam] = field(default_factory=dict)
     similarities: tuple[models.Similarity, models.Similarity] | None = None
-    settled: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None
+    resolve_values: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         source = self.source or self.loss
@@ -88,7 +88,7 @@ class Objective(Entry):
 
     def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
         """See :meth:`Entry.complete`."""
-        return values if self.settled is None else self.settled(values, swept)
+        return values if self.resolve_values is None else self.resolve_values(values, swept)
 
 
 def discover(taken: Collection[Callable[..., Any]]) -> dict[str, Objective]:

@@ -85,7 +85,7 @@ BPRAC = Objective(
         ),
     },
     confidence=_confidence,
-    settled=_choose_distribution,
+    resolve_values=_choose_distribution,
 )
 TRUNCATED_BCE = Objective(loss=losses.truncated_bce, n_neg=1, schedule=ramp)
 TRUNCATED_BPR = Objective(loss=losses.truncated_bpr, n_neg=1, schedule=ramp)

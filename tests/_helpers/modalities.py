@@ -24,7 +24,7 @@ class Modality:
     Attributes:
       name: The command.
       study: Name of its study.
-      small: Flags of a small run; ``DATA`` stands for the folder of :func:`write_texts`.
+      small: Flags of a small run; ``DATA`` is replaced by the folder of :func:`write_texts`.
       sweep: A hyper-parameter that selects between runs, and two values.
       best_epoch: Number of epochs of the stage whose score selects the point.
       score: The score that selects the point.

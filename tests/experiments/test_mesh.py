@@ -18,7 +18,7 @@ def scores(folder):
 
 
 def test_a_mesh_gives_the_result_of_one_device_and_can_change(ratings, tmp_path, capsys):
-    """Without its metrics, a finished run resumes from its last checkpoint to evaluate again."""
+    """A finished run that lacks its metrics resumes from its last checkpoint to evaluate again."""
     flags, out = ["--data", str(ratings), *SHORT], tmp_path / "eight"
     assert main([*flags, "--out", str(tmp_path / "one")]) == 0
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What the commands of representation learning share: runs, resumption, features and errors."""
+"""Tests shared by the commands of representation learning: runs, resumption, features, errors."""
 
 import shlex
 import shutil
@@ -629,7 +629,7 @@ def test_commands_of_the_page_are_accepted(of, command):
 
 @of_each
 def test_flags_of_the_page_are_all_of_them(of):
-    """The page of images leaves out some flags of single entries, which --help lists."""
+    """The page of images omits some flags of single entries, which --help lists."""
     known = {*of.new_study.schema.flags.values(), "--config", "--help"}
     known |= {flag(name) for name in of.of("_embed").EmbedOptions.__dataclass_fields__}
     known |= {"--recipe"} if of.new_study.recipes else set()

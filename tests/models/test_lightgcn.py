@@ -121,8 +121,8 @@ def test_equal_encoders_share_their_programs(train):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_layers": 0}, r"`n_layers` must be in \[1, 64\], got 0"),
-        ({"n_layers": 65}, r"`n_layers` must be in \[1, 64\], got 65"),
+        ({"n_layers": 0}, r"`n_layers` must lie in \[1, 64\], got 0"),
+        ({"n_layers": 65}, r"`n_layers` must lie in \[1, 64\], got 65"),
         ({"layer_weights": [0.5, 0.5]}, "`layer_weights` must have 4 weights"),
         ({"layer_weights": [0.5, 0.5, np.nan, 0]}, "finite"),
         ({"edge_dropout": 1.0}, r"`edge_dropout` must lie in \[0, 1\), got 1.0"),
