@@ -1,11 +1,17 @@
 """Multi-process training: ``--processes``."""
 
+import json
 import os
 import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from crl_jax import train
 
@@ -16,6 +22,8 @@ _VARIABLES = {
     "process_id": "JAX_PROCESS_ID",
 }
 _SPEC = re.compile(r"(\d+)/(\d+)@([^\s:]+:\d+)")
+_PATIENCE = 300
+"""Number of seconds to wait for the other processes to start."""
 
 
 def join(spec: str | None) -> None:
@@ -52,10 +60,63 @@ def join(spec: str | None) -> None:
             "process_id": int(found[1]), "num_processes": int(found[2]),
             "coordinator_address": found[3],
         }  # fmt: skip
+    host = given.get("coordinator_address", "the address that the cluster gives")
+    others = f"the other processes of --processes {spec}, which meet at {host}"
+    sys.stderr.write(f"waiting for {others}\n")
     try:
-        jax.distributed.initialize(**given)
+        with _limit(_PATIENCE, f"{others}, did not all start within {_PATIENCE} seconds."):
+            jax.distributed.initialize(**given, initialization_timeout=2 * _PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"--processes {spec}: {error}") from error
+
+
+@contextmanager
+def _limit(seconds: float, message: str) -> Iterator[None]:
+    """Ends the program with a message if the body takes longer.
+
+    When JAX gives up, it aborts the program with a C++ stack trace, which cannot be caught.
+    """
+
+    def end() -> None:
+        sys.stderr.write(f"error: {message}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def check_same(settings: dict[str, dict[str, Any]]) -> None:
+    """Compares the settings of all processes; each process calls it.
+
+    Args:
+      settings: JSON values by section and name.
+
+    Raises:
+      ValueError: In every process, if the settings of two processes differ. The message names the
+        first difference.
+    """
+    if jax.process_count() == 1:
+        return
+    from jax.experimental.multihost_utils import process_allgather
+
+    own = json.dumps(settings).encode()
+    longest = int(process_allgather(np.array(len(own), np.int32)).max())
+    padded = process_allgather(np.frombuffer(own.ljust(longest), np.uint8))
+    first, *others = (json.loads(bytes(row)) for row in np.asarray(padded))
+    for process, other in enumerate(others, 1):
+        for section, values in other.items():
+            for name, value in values.items():
+                if value != first[section][name]:
+                    raise ValueError(
+                        f"--processes: all need the same flags and data, but {name} is "
+                        f"{first[section][name]} in process 0 and {value} in process {process}."
+                    )
 
 
 def joined() -> bool:

@@ -16,7 +16,7 @@ from . import _rundir as rundir
 from ._command import run
 from ._loggers import Entry, check_installed, open_logger
 from ._mesh import check_devices, mesh_of
-from ._processes import is_first, join
+from ._processes import check_same, is_first, join
 from ._program import program
 from ._progress import Display, TrainingStatus, display
 from ._recipe import take_base
@@ -91,6 +91,10 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
         problem = study.load_shown(config, shown)
     config = study.prepare(config, problem)
     config = replace(config, output=replace(config.output, processes=None))
+    described = [*study.describe_data(config, problem)]
+    settings = to_json(config)
+    beside = {"output": {"mesh": settings["output"]["mesh"]}, "data": {"the data": described}}
+    check_same(settings | beside)
     with _workplace(folder, resumed, advice) as place:
         advise(partial(rundir.going_on, folder, study.schema.command))
         if resumed and (folder / rundir.METRICS).exists():
@@ -100,9 +104,9 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
             rundir.create(place, config, study.schema.command)
         title = study.describe_training(config)
         console.print(f"[bold]{plain(title)}[/] on {machine(mesh_of(config.output.mesh))}")
-        for line in study.describe_data(config, problem):
+        for line in described:
             console.print(plain(line), highlight=False)
-        log = open_logger(config.output.log if first else "none", place, to_json(config))
+        log = open_logger(config.output.log if first else "none", place, settings)
         with display(console) as shown, log as on_entry:
             training = _Training(study, config, problem, place, title, shown, on_entry)
             results = training.run(folder / rundir.CHECKPOINT)
