@@ -299,12 +299,20 @@ def _settled_options(config: Config) -> Config:
     """
     swept, objective = _swept(config), _objective(config)
     settle_sampler(config.sampling, swept, objective.sampler)
+    values = dict(objective.values)
+    if issubclass(SAMPLERS[config.sampling.sampler].source, samplers.InBatch):
+        if config.objective.n_neg is not None:
+            raise ValueError(
+                f"--sampler {config.sampling.sampler} draws no items, as the negatives are the "
+                f"other positives of the batch: omit --n-neg {config.objective.n_neg}."
+            )
+        values.pop("n_neg", None)
     encoding = objective.similar(config.encoding)
     encoding = filled(encoding, settle("encoder", encoding, ENCODERS, swept), swept)
     of_contrast = settle_contrast(config.contrasting, encoding.encoder, swept)
     return replace(
         config,
-        objective=filled(config.objective, objective.values, swept),
+        objective=filled(config.objective, values, swept),
         encoding=encoding,
         contrasting=filled(config.contrasting, of_contrast, swept),
     )

@@ -30,7 +30,9 @@ _TRIPLETS: dict[str, Any] = {"method": "triplets", "temperature": 0.07, "draws":
 _NONE: dict[str, Any] = {"method": "none"}
 CONFIGS = {
     "bert": replace(
-        _PAPER, method=MethodOptions(**_NONE), training=replace(_PAPER.training, lr=None)
+        _PAPER,
+        method=MethodOptions(**_NONE),
+        training=replace(_PAPER.training, lr=None, epochs=None),
     ),
     "conbert": replace(_PAPER, method=MethodOptions(**_TRIPLETS)),
 }

@@ -23,7 +23,7 @@ from ._config import SCHEMA, Config, anchor
 from ._evaluate import evaluate_features
 from ._problem import Problem, evenly, labelled, load_problem
 from ._views import in_words, make_views, settle_views
-from .encoders import ENCODERS, make_backbone
+from .encoders import ENCODERS, check_view_size, make_backbone
 from .methods import METHODS, Parts
 from .recipes import RECIPES
 
@@ -98,11 +98,9 @@ class Images(TaskStudy[Config, Problem]):
         if not n_classes:
             _refuse_labels(config)
         config = anchor(config)
-        config = replace(
-            config,
-            source=replace(config.source, labels=n_classes > 0),
-            views=settle_views(config.views, problem.train.images),
-        )
+        shown = settle_views(config.views, problem.train.images)
+        check_view_size(config.encoding, shown.view_size)
+        config = replace(config, source=replace(config.source, labels=n_classes > 0), views=shown)
         return self.complete_entries(config, tau_plus=share_of_classes(n_classes))
 
     def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:

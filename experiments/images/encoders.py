@@ -7,8 +7,11 @@ from crl_jax import models
 
 from .._backbones import BackboneEntry, entry_of
 from .._backbones import make_backbone as make
-from .._registry import Registry, declared
+from .._registry import Registry, declared, settle
 from .._study_options import EncoderOptions
+
+_IMAGENET_SIDE = 32
+"""Least side of views for the stem ``imagenet``, of which one position is left."""
 
 
 def _resnet(depth: int, width: int) -> BackboneEntry:
@@ -33,3 +36,16 @@ ENCODERS = Registry(
 def make_backbone(options: EncoderOptions, n_channels: int) -> Any:
     """Returns the builder of the network from views of ``n_channels`` channels to features."""
     return make(options, ENCODERS, n_channels=n_channels)
+
+
+def check_view_size(options: EncoderOptions, size: int | None) -> None:
+    """Raises ``ValueError`` if views of ``size`` pixels are too small for the stem of the encoder.
+
+    The stem ``imagenet`` and the stages after it halve the side five times.
+    """
+    stem = settle("encoder", options, ENCODERS).get("stem")
+    if stem == "imagenet" and size is not None and size < _IMAGENET_SIDE:
+        raise ValueError(
+            f"--stem imagenet reduces each side by the factor {_IMAGENET_SIDE}: --view-size must "
+            f"be at least {_IMAGENET_SIDE}, got {size}."
+        )

@@ -18,7 +18,7 @@ from .._rundir import write_arrays
 from .._study import Evaluation, OnStage, Run, TaskStudy
 from ..images import _views as views
 from ..images._views import make_views
-from ..images.encoders import ENCODERS
+from ..images.encoders import ENCODERS, check_view_size
 from ..view_losses import UNKNOWN_SHARE, in_words, parts_of_loss
 from ._config import SCHEMA, TEXT, Config, TextOptions, TrainOptions, anchor
 from ._embed import networks_of, save_towers
@@ -95,9 +95,11 @@ class Pairs(TaskStudy[Config, Problem]):
         """See :meth:`Study.complete`."""
         share = problem.equal_share
         anchored = anchor(config)
+        shown = views.settle_views(config.views, problem.train.captioned.images)
+        check_view_size(config.encoding, shown.view_size)
         config = replace(
             anchored,
-            views=views.settle_views(config.views, problem.train.captioned.images),
+            views=shown,
             text=_as_loaded(anchored.text, problem.encoder),
             training=_settled_training(config.training, config.objective.loss),
         )

@@ -77,8 +77,8 @@ class TrainOptions(shared.OptimizerOptions):
     batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
     """Where the tokens of the texts are held: in device memory, or in host memory, which leaves the
     device more room; batches are then copied while the device computes."""
-    epochs: Annotated[int, COUNT] = 6
-    """Number of epochs of pre-training, which its schedule spans."""
+    epochs: Annotated[int | None, COUNT] = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Number of epochs of pre-training, which its schedule spans; by default 6."""
     fine_tune_epochs: Annotated[int, COUNT_OR_NONE] = 5
     """Number of epochs of fine-tuning; with 0, the pre-trained encoder is evaluated by a linear
     classifier."""
@@ -124,10 +124,11 @@ def _check_together(config: Config) -> None:
         raise ValueError("--method none has no loss: omit --loss and its numbers.")
     if not pretrains and not training.fine_tune_epochs:
         raise ValueError("--method none with --fine-tune-epochs 0 trains nothing.")
-    unused = {"lr": not pretrains, "fine_tune_lr": not training.fine_tune_epochs}
-    for name, is_unused in unused.items():
-        if is_unused and (getattr(training, name) is not None or name in swept):
-            why = "--method none" if name == "lr" else "--fine-tune-epochs 0"
+    unused = dict.fromkeys(("lr", "epochs"), "--method none") if not pretrains else {}
+    if not training.fine_tune_epochs:
+        unused["fine_tune_lr"] = "--fine-tune-epochs 0"
+    for name, why in unused.items():
+        if getattr(training, name) is not None or name in swept:
             raise ValueError(f"{why} has no {flag(name)}.")
 
 

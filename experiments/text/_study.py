@@ -40,6 +40,7 @@ PRE_TRAINING, FINE_TUNING = "pre-training", "fine-tuning"
 _OF_FINE_TUNING = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
 """History names of fine-tuning metrics, to distinguish them from those of pre-training."""
 _RATE, _RATE_OF_WEIGHTS = 1e-3, 5e-5
+_EPOCHS = 6
 _DESCRIPTION = """Pre-train an encoder of texts by contrast, with pairs of one class or without
 labels (SimCSE), fine-tune it, and evaluate it on a test part.
 
@@ -105,7 +106,7 @@ class TextStudy(TaskStudy[Config, Problem]):
         config = replace(
             anchor(config),
             encoding=replace(config.encoding, **settled(config.encoding, problem.encoder)),
-            training=filled(config.training, _rates(config, problem), tuple(axes)),
+            training=filled(config.training, _training_defaults(config, problem), tuple(axes)),
         )
         if not n_classes:
             _refuse_labels(config)
@@ -164,7 +165,7 @@ class TextStudy(TaskStudy[Config, Problem]):
     def epochs(self, config: Config, stage: str) -> int:
         """See :meth:`Study.epochs`."""
         of = config.training
-        return of.fine_tune_epochs if stage == FINE_TUNING else of.epochs
+        return of.fine_tune_epochs if stage == FINE_TUNING else of.epochs or 0
 
     def decided_by(self, config: Config) -> str:
         """See :meth:`Study.decided_by`."""
@@ -309,15 +310,14 @@ def _classification_of(problem: Problem, start: tuple[Any, Any]) -> tasks.Classi
     )  # fmt: skip
 
 
-def _rates(config: Config, problem: Problem) -> dict[str, float]:
-    """Returns default learning rates for the stages that run and have none set."""
+def _training_defaults(config: Config, problem: Problem) -> dict[str, float]:
+    """Returns the defaults of the stages that run: learning rates, and epochs of pre-training."""
     options = config.training
     rate = _RATE if problem.encoder.params is None else _RATE_OF_WEIGHTS
-    is_used = {
-        "lr": _pretrains(config),
-        "fine_tune_lr": options.fine_tune_epochs > 0,
-    }
-    return {name: rate for name, used in is_used.items() if used and getattr(options, name) is None}
+    defaults = {"lr": rate, "epochs": _EPOCHS} if _pretrains(config) else {}
+    if options.fine_tune_epochs:
+        defaults["fine_tune_lr"] = rate
+    return {name: value for name, value in defaults.items() if getattr(options, name) is None}
 
 
 _WITHOUT = "--method dropout with --fine-tune-epochs 0 needs none"

@@ -175,6 +175,10 @@ WRONG = {
     ),
     "no occupations": (["--sampler", "bns", "--prior", "occupation"], "u.user"),
     "no such rating": (["--min-rating", "4"], "--min-rating is given"),
+    "negatives of the batch": (
+        ["--loss", "info_nce", "--sampler", "in-batch", "--n-neg", "5"],
+        "--sampler in-batch draws no items",
+    ),
 }
 
 

@@ -488,6 +488,7 @@ REFUSED = {
         (["--recipe", "cifar10"], "--recipe takes one of"),
         (["--device", "tpu"], "--device tpu: JAX found only cpu here"),
         (["--mesh", "data=64"], "--mesh data=64 asks for 64 devices"),
+        (["--stem", "imagenet"], "--view-size must be at least 32, got 8"),
     ],
     "graphs": [
         (["--tau-plus", "0.1"], "--loss decoupled has no --tau-plus"),
@@ -501,9 +502,9 @@ REFUSED = {
     "text": [
         (["--tau-plus", "0.1"], "--loss info_nce has no --tau-plus"),
         (["--method", "dropout", "--draws", "9"], "--method dropout has no --draws"),
-        (["--method", "none", "--temperature", "1"], "--method none has no --temperature"),
         (["--method", "none", "--loss", "hard"], "--method none has no loss"),
         (["--method", "none", "--lr", "1"], "--method none has no --lr"),
+        (["--method", "none"], "--method none has no --epochs"),
         (["--fine-tune-epochs", "0", "--sweep", "fine_tune_lr=1"], "has no --fine-tune-lr"),
         (["--method", "none", "--fine-tune-epochs", "0"], "trains nothing"),
         (["--batch-size", "4000"], "--batch-size must be at most the 60 texts to learn from"),
@@ -525,6 +526,7 @@ REFUSED = {
         (["--tau-plus", "0.1"], "--loss clip has no --tau-plus"),
         (["--loss", "siglip", "--alpha", "0.9"], "--loss siglip has no --alpha"),
         (["--batch-size", "4000"], "--batch-size must be at most the 1258 images"),
+        (["--stem", "imagenet"], "--view-size must be at least 32, got 8"),
         (["--text-heads", "3"], "--text-heads must divide --text-width, 64, got 3"),
         (["--temperature", "0.005"], "--temperature must start from --least-temperature 0.01 or"),
         (["--least-temperature", "0.2"], "--temperature must start from --least-temperature 0.2"),
@@ -597,6 +599,8 @@ def test_flags_that_need_labels_are_refused(
         "images": [*OF_PHOTOS, "--data", str(photos), "--labels", "False"],
         "text": [*OF_LINES, "--data", str(texts / "sentences.txt")],
     }[name]
+    if "none" in flags:  # has no epochs of pre-training
+        del given[given.index("--epochs") : given.index("--epochs") + 2]
     out = tmp_path / "run"
     main = MODALITIES[name].module.main
     assert message in refused(main, [*given, "--out", str(out), *flags], capsys)
@@ -647,6 +651,6 @@ def test_recipes_are_accepted(name):
         config, _, _ = configure(study, ["--recipe", recipe])
         assert config == want
         study.check(config)
-        other, _, _ = configure(study, ["--recipe", recipe, "--epochs", "3"])
-        assert other.training.epochs == 3
+        other, _, _ = configure(study, ["--recipe", recipe, "--batch-size", "3"])
+        assert other.training.batch_size == 3
         assert study.schema.from_json(to_json(config), Path("config.json")) == config
