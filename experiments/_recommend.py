@@ -301,10 +301,10 @@ def _settled_options(config: Config) -> Config:
     settle_sampler(config.sampling, swept, objective.sampler)
     values = dict(objective.values)
     if issubclass(SAMPLERS[config.sampling.sampler].source, samplers.InBatch):
-        if config.objective.n_neg is not None:
+        if (n_neg := getattr(config.objective, "n_neg", None)) is not None:
             raise ValueError(
                 f"--sampler {config.sampling.sampler} draws no items, as the negatives are the "
-                f"other positives of the batch: omit --n-neg {config.objective.n_neg}."
+                f"other positives of the batch: omit --n-neg {n_neg}."
             )
         values.pop("n_neg", None)
     encoding = objective.similar(config.encoding)

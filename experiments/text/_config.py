@@ -124,7 +124,9 @@ def _check_together(config: Config) -> None:
         raise ValueError("--method none has no loss: omit --loss and its numbers.")
     if not pretrains and not training.fine_tune_epochs:
         raise ValueError("--method none with --fine-tune-epochs 0 trains nothing.")
-    unused = dict.fromkeys(("lr", "epochs"), "--method none") if not pretrains else {}
+    unused: dict[str, str] = {}
+    if not pretrains:
+        unused |= {"lr": "--method none", "epochs": "--method none"}
     if not training.fine_tune_epochs:
         unused["fine_tune_lr"] = "--fine-tune-epochs 0"
     for name, why in unused.items():
