@@ -30,7 +30,10 @@ _OF_METHOD: dict[str, dict[str, Any]] = {
     "punce": dict(color="#009E73", marker="o", linestyle="-"),
     "punce_more": dict(color="#E69F00", marker="D", linestyle=(0, (3, 2))),
 }
-_TRUE, _FALSE = "#0072B2", "#D55E00"
+_CLASSES: dict[str, dict[str, Any]] = {
+    "true_negative": dict(color="#0072B2", linestyle="-"),
+    "false_negative": dict(color="#D55E00", linestyle="--"),
+}
 _CURVES = ("#0072B2", "#E69F00", "#009E73", "#D55E00")
 SYMBOLS = {
     "alpha": "α",
@@ -42,59 +45,59 @@ SYMBOLS = {
     "told_tau_plus": "τ⁺ assumed by DCL and BCL",
 }
 _PUBLISHED = ("biased", "dcl", "bcl", "bcl_normalised")
+STYLE = {"axes.grid": True, "grid.alpha": 0.3, "axes.titlesize": 10, "legend.fontsize": 8}
+"""Matplotlib's settings for all figures."""
 Sweep = dict[str, np.ndarray]
 """``x`` and the arrays of :func:`._model.measure`, with points on the first axis."""
+Table = tuple[list[str], list[list[Any]]]
+"""Header and lines of a CSV file."""
 
 
 def densities(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
     """Figure 6.4: the class-conditional densities, with a panel for each alpha."""
-    figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), sharey=True)
+    figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), "density", sharey=True)
     for axes, (alpha, row) in zip(panels, rows.items()):
-        axes.plot(row["score"], row["true_negative"], color=_TRUE, label="true negatives")
-        axes.plot(row["score"], row["false_negative"], "--", color=_FALSE, label="false negatives")
-        _finish(axes, "score s", title=f"α = {alpha:g}")
-    panels[0].set_ylabel("density")
-    panels[0].legend(fontsize=8, loc="upper left")
+        for name, style in _CLASSES.items():
+            axes.plot(row["score"], row[name], label=name.replace("_", " ") + "s", **style)
+        axes.set(xlabel="score s", title=f"α = {alpha:g}")
+    panels[0].legend(loc="upper left")
     panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])
-    _save(figure, folder / "figure_6_4.png", "Densities of the two classes, ϕ standard normal")
-    _write_rows(folder / "figure_6_4.csv", "alpha", rows)
+    title = "Densities of the two classes, ϕ standard normal"
+    _save(figure, folder / "figure_6_4", title, *_stacked("alpha", rows))
 
 
 def score_histograms(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
     """Figure 6.8: the empirical distribution of exp(s / t), with a panel for each alpha."""
-    figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), sharey=True)
+    figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), "empirical density", sharey=True)
     for axes, (alpha, row) in zip(panels, rows.items()):
         edges = np.append(row["from"], row["to"][-1])
-        for name, colour, line in (("true_negative", _TRUE, "-"), ("false_negative", _FALSE, "--")):
-            label = name.replace("_", " ") + "s"
-            axes.stairs(row[name], edges, fill=True, color=colour, alpha=0.25)
-            axes.stairs(row[name], edges, color=colour, linestyle=line, label=label)
-        _finish(axes, "exp(s / t)", title=f"α = {alpha:g}")
-    panels[0].set_ylabel("empirical density")
-    panels[-1].legend(fontsize=8)
-    _save(figure, folder / "figure_6_8.png", "Drawn scores, ϕ standard normal, t = 2")
-    _write_rows(folder / "figure_6_8.csv", "alpha", rows)
+        for name, style in _CLASSES.items():
+            axes.stairs(row[name], edges, fill=True, color=style["color"], alpha=0.25)
+            axes.stairs(row[name], edges, label=name.replace("_", " ") + "s", **style)
+        axes.set(xlabel="exp(s / t)", title=f"α = {alpha:g}")
+    panels[-1].legend()
+    title = "Drawn scores, ϕ standard normal, t = 2"
+    _save(figure, folder / "figure_6_8", title, *_stacked("alpha", rows))
 
 
 def weight_curves(folder: Path, panels_of: dict[str, dict[float, np.ndarray]]) -> None:
     """Plots the importance weights against the empirical CDF of the scores."""
-    figure, panels = _panels(1, len(panels_of), (4.2 * len(panels_of), 3.6))
+    figure, panels = _panels(1, len(panels_of), (4.2 * len(panels_of), 3.6), "weight ω")
     table: list[list[Any]] = []
-    for axes, (title, curves) in zip(panels, panels_of.items()):
-        swept = title[0]
+    for axes, (panel, curves) in zip(panels, panels_of.items()):
+        swept, _, title = panel.partition(": ")
         for (value, omega), colour, line in zip(
             curves.items(), _CURVES, ("-", "--", "-.", ":"), strict=True
         ):
             u = np.arange(1, len(omega) + 1) / len(omega)
             axes.plot(u, omega, color=colour, linestyle=line, label=f"{swept} = {value:g}")
-            table += [[title, swept, value, *row] for row in zip(u, omega)]
+            table += [[panel, swept, value, *row] for row in zip(u, omega)]
         axes.axhline(1, color="0.5", linewidth=0.8)
-        _finish(axes, "u, share of the anchor's scores that are no larger", title=title[3:])
+        axes.set(xlabel="u, share of the anchor's scores that are no larger", title=title)
         axes.set_ylim(bottom=0)
-        axes.legend(fontsize=8)
-    panels[0].set_ylabel("weight ω")
-    _save(figure, folder / "weights.png", "Weight of a sample, by its rank")
-    _write(folder / "weights.csv", ["panel", "swept", "value", "u", "omega"], table)
+        axes.legend()
+    header = ["panel", "swept", "value", "u", "omega"]
+    _save(figure, folder / "weights", "Weight of a sample, by its rank", header, table)
 
 
 def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
@@ -109,12 +112,12 @@ def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
     titles = "distance of the gradient, relative", "mean square error of a fit, relative"
     for axes, title in zip(panels, titles):
         axes.set_xscale("log", base=2)
-        _finish(axes, "k, noise samples to an observation", title=title)
+        axes.set(xlabel="k, noise samples to an observation", title=title)
     panels[0].set_yscale("log")
-    panels[0].legend(fontsize=8)
+    panels[0].legend()
     panels[1].axhline(1, color="0.5", linewidth=0.8)
-    _save(figure, folder / "nce.png", "NCE compared with maximum likelihood; lines: theory")
-    _write_rows(folder / "nce.csv", "noise", of_noise)
+    title = "NCE compared with maximum likelihood; lines: theory"
+    _save(figure, folder / "nce", title, *_stacked("noise", of_noise))
 
 
 def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]]) -> None:
@@ -135,17 +138,17 @@ def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]
                 linewidth=1.2, **_OF_METHOD[name],
             )  # fmt: skip
         axes.set_xticks(at, [f"{share:.0%}" for share in SHARES])
-        _finish(axes, "share of the even digits that is labelled", title=title)
+        axes.set(xlabel="share of the even digits that is labelled", title=title)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3,
                   fontsize=9)  # fmt: skip
-    _save(figure, folder / "punce.png", "Digits, even against odd: mean and deviation over seeds")
-    for name, table in (("punce", rows), ("punce_paired", summary)):
-        _write(folder / f"{name}.csv", list(table[0]), (list(row.values()) for row in table))
+    title = "Digits, even against odd: mean and deviation over seeds"
+    _save(figure, folder / "punce", title, list(rows[0]), map(dict.values, rows))
+    _write(folder / "punce_paired.csv", list(summary[0]), map(dict.values, summary))
 
 
 def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
     """Figure 6.9: mean square error along each sweep."""
-    figure, panels = _panels(2, 3, (12.5, 7))
+    figure, panels = _panels(2, 3, (12.5, 7), "mean square error")
     for axes, (parameter, sweep) in zip(panels, sweeps.items()):
         for name in _PUBLISHED:
             _curve(axes, sweep, name, "mse")
@@ -155,13 +158,12 @@ def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
-        _finish(axes, SYMBOLS[parameter])
-    for axes in (panels[0], panels[3]):
-        axes.set_ylabel("mean square error")
-    _legend_in(panels[5], panels[0])
+        axes.set_xlabel(SYMBOLS[parameter])
+    panels[5].axis("off")
+    panels[5].legend(*panels[0].get_legend_handles_labels(), loc="center", fontsize=10,
+                     title="mean ± 95 % over the anchors")  # fmt: skip
     title = "Mean square error against the mean over true negatives"
-    _save(figure, folder / "figure_6_9.png", title)
-    _write_sweeps(folder / "figure_6_9.csv", sweeps, _PUBLISHED)
+    _save(figure, folder / "figure_6_9", title, *_long_form(sweeps, _PUBLISHED))
 
 
 def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
@@ -176,23 +178,22 @@ def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
             _curve(above, sweep, name, "mean")
             _curve(below, sweep, name, "bias")
         below.axhline(0, color="0.3", linewidth=0.8)
-        _finish(above, "")
-        _finish(below, SYMBOLS[parameter])
+        below.set_xlabel(SYMBOLS[parameter])
     panels[0].set_ylabel("mean of the estimates")
     panels[len(sweeps)].set_ylabel("bias")
-    panels[0].legend(fontsize=8)
-    _save(figure, folder / "figure_6_10.png", "Mean of the estimates")
-    _write_sweeps(folder / "figure_6_10.csv", sweeps, _PUBLISHED)
+    panels[0].legend()
+    table = _long_form(sweeps, _PUBLISHED)
+    _save(figure, folder / "figure_6_10", "Mean of the estimates", *table)
 
 
 def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]) -> None:
     """Bias of the estimators for a misspecified class prior or encoder quality."""
     names = ("biased", "dcl", "bcl")
-    figure, panels = _panels(1, len(sweeps), (5 * len(sweeps), 3.8), sharey=True)
+    ylabel = "bias, % of the mean over true negatives"
+    figure, panels = _panels(1, len(sweeps), (5 * len(sweeps), 3.8), ylabel, sharey=True)
     for axes, (parameter, sweep) in zip(panels, sweeps.items()):
-        relative = dict(sweep)
-        for key in ("bias", "bias_se"):
-            relative[key] = 100 * sweep[key] / sweep["supervised"][:, None]
+        percent = 100 / sweep["supervised"][:, None]
+        relative = sweep | {key: percent * sweep[key] for key in ("bias", "bias_se")}
         for name in names:
             _curve(axes, relative, name, "bias")
         axes.axhline(0, color="0.3", linewidth=0.8)
@@ -203,13 +204,12 @@ def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]
             axes.axvline(x, color="0.3", linewidth=0.8, linestyle=":")
             across = axes.get_xaxis_transform()
             axes.text(x, 0.98, f" {text}", transform=across, va="top", fontsize=8)
-        _finish(axes, SYMBOLS[parameter])
+        axes.set_xlabel(SYMBOLS[parameter])
     low, high = panels[0].get_ylim()
     panels[0].set_ylim(low, high + 0.1 * (high - low))  # room for the annotations
-    panels[0].set_ylabel("bias, % of the mean over true negatives")
-    panels[0].legend(fontsize=8, loc="lower left")
-    _save(figure, folder / "misspecified.png", "Bias under wrong assumptions")
-    _write_sweeps(folder / "misspecified.csv", sweeps, names)
+    panels[0].legend(loc="lower left")
+    table = _long_form(sweeps, names)
+    _save(figure, folder / "misspecified", "Bias under wrong assumptions", *table)
 
 
 def convergence(
@@ -245,20 +245,22 @@ def convergence(
         (right, "|mean loss − mean supervised loss|"),
     ):
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_ylabel(label)
+        axes.set(xlabel="N, unlabelled samples of an anchor", ylabel=label, yscale="log")
         axes.legend(fontsize=9, loc="lower left")
-        _finish(axes, "N, unlabelled samples of an anchor")
-    figure_title = "Theorem 6.2: convergence to the supervised mean and loss as N grows"
-    _save(figure, folder / "convergence.png", figure_title)
-    _write_sweeps(folder / "convergence.csv", {"n_neg": sweep}, tuple(ESTIMATORS))
+    title = "Theorem 6.2: convergence to the supervised mean and loss as N grows"
+    table = _long_form({"n_neg": sweep}, tuple(ESTIMATORS))
+    _save(figure, folder / "convergence", title, *table)
 
 
 def _panels(
-    rows: int, columns: int, size: tuple[float, float], **options: Any
+    rows: int, columns: int, size: tuple[float, float], ylabel: str = "", **options: Any
 ) -> tuple[Figure, list[Axes]]:
+    """Creates the panels, with a label of the y-axes left of each row."""
     figure = Figure(figsize=size, layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+    panels = figure.subplots(rows, columns, squeeze=False, **options)
+    for axes in panels[:, 0]:
+        axes.set_ylabel(ylabel)
+    return figure, list(panels.ravel())
 
 
 def _curve(axes: Axes, sweep: Sweep, name: str, quantity: str) -> None:
@@ -272,48 +274,38 @@ def _curve(axes: Axes, sweep: Sweep, name: str, quantity: str) -> None:
         axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.2, linewidth=0)
 
 
-def _legend_in(empty: Axes, shown: Axes) -> None:
-    empty.axis("off")
-    empty.legend(*shown.get_legend_handles_labels(), loc="center",
-                 title="mean ± 95 % over the anchors")  # fmt: skip
+def _stacked(name: str, groups: Mapping[Any, dict[str, np.ndarray]]) -> Table:
+    """Returns the tables of all values of ``name``, concatenated vertically."""
+    header = [name, *next(iter(groups.values()))]
+    return header, [[key, *line] for key, of in groups.items() for line in zip(*of.values())]
 
 
-def _finish(axes: Axes, xlabel: str, title: str = "") -> None:
-    axes.set_xlabel(xlabel)
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3)
+def _long_form(sweeps: dict[str, Sweep], names: Sequence[str]) -> Table:
+    """Returns a table with a line for each point of each sweep and each estimator."""
+    first, lines = next(iter(sweeps.values())), []
+    columns = [q for ndim in (1, 2) for q in first if q != "x" and first[q].ndim == ndim]
+    for parameter, sweep in sweeps.items():
+        shape = len(ESTIMATORS), len(sweep["x"])
+        numbers = np.stack([np.broadcast_to(sweep[q].T, shape) for q in columns], axis=-1)
+        of = dict(zip(ESTIMATORS, numbers))
+        lines += [
+            [parameter, x, name, *of[name][point]]
+            for point, x in enumerate(sweep["x"])
+            for name in names
+        ]
+    return ["parameter", "value", "estimator", *columns], lines
 
 
-def _save(figure: Figure, path: Path, title: str) -> None:
-    figure.suptitle(title, fontsize=12)
-    save_figure(figure, path)
+def _save(
+    figure: Figure, path: Path, title: str, header: Sequence[str], lines: Iterable[Iterable[Any]]
+) -> None:
+    """Writes the titled figure as PNG, and its data as CSV."""
+    figure.suptitle(title)
+    save_figure(figure, path.with_suffix(".png"))
+    _write(path.with_suffix(".csv"), header, lines)
 
 
-def _write_rows(path: Path, name: str, rows: Mapping[Any, dict[str, np.ndarray]]) -> None:
-    """Writes the tables of all values of ``name``, concatenated vertically."""
-    header = [name, *next(iter(rows.values()))]
-    _write(path, header, ([key, *line] for key, row in rows.items() for line in zip(*row.values())))
-
-
-def _write_sweeps(path: Path, sweeps: dict[str, Sweep], names: Sequence[str]) -> None:
-    """Writes a line for each point of each sweep and each estimator."""
-    first = next(iter(sweeps.values()))
-    of_points = [q for q in first if first[q].ndim == 1 and q != "x"]
-    quantities = [q for q in first if first[q].ndim == 2]
-
-    def lines() -> Iterable[list[Any]]:
-        for parameter, sweep in sweeps.items():
-            for point, x in enumerate(sweep["x"]):
-                for name in names:
-                    i = list(ESTIMATORS).index(name)
-                    numbers = [sweep[q][point] for q in of_points]
-                    numbers += [sweep[q][point, i] for q in quantities]
-                    yield [parameter, x, name, *numbers]
-
-    _write(path, ["parameter", "value", "estimator", *of_points, *quantities], lines())
-
-
-def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+def _write(path: Path, header: Sequence[str], lines: Iterable[Iterable[Any]]) -> None:
     shown = (
         [f"{cell:.7g}" if isinstance(cell, float | np.floating) else cell for cell in line]
         for line in lines

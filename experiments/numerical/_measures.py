@@ -11,7 +11,6 @@ import numpy as np
 from crl_jax import weights
 
 from . import _model as model
-from . import _nce as nce
 from ._figures import Sweep
 from ._model import ESTIMATORS, Setting
 from ._options import RATE_FROM, Config
@@ -70,11 +69,6 @@ def measure(config: Config, settings: Setting, n_neg: int) -> dict[str, np.ndarr
     return {name: np.asarray(value, np.float64) for name, value in measured.items()}
 
 
-def up_to(sweep: Sweep, largest: int) -> int:
-    """Returns the number of points of the sweep up to a value."""
-    return int(np.sum(sweep["x"] <= largest))
-
-
 def limits(config: Config) -> dict[str, float]:
     """Root mean square errors of the estimates in the limit of large N."""
     setting = jax.tree.map(lambda x: x[0], setting_of(config, 1))
@@ -83,7 +77,7 @@ def limits(config: Config) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def rates(config: Config, growing: Sweep) -> dict[str, float]:
+def rates(growing: Sweep) -> dict[str, float]:
     """Exponents of N fitted to the root mean square errors of the convergent estimators."""
     from_ = growing["x"] >= RATE_FROM
     rates = {}
@@ -91,17 +85,6 @@ def rates(config: Config, growing: Sweep) -> dict[str, float]:
         root = np.sqrt(growing["mse"][from_, list(ESTIMATORS).index(name)])
         rates[name] = float(np.polyfit(np.log(growing["x"][from_]), np.log(root), 1)[0])
     return rates
-
-
-def nce_of(config: Config) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the results for each k, keyed by noise distribution."""
-    found = {}
-    for name, power in nce.NOISES.items():
-        items_key, draw_key = jax.random.split(jax.random.key(config.seed))
-        items = nce.items_of(items_key, power)
-        of_gradients = nce.distances(draw_key, items)
-        found[name] = {"k": np.array(nce.RATIOS), **of_gradients, **nce.fits(config.seed, items)}
-    return found
 
 
 def densities() -> dict[float, dict[str, np.ndarray]]:

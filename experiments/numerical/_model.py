@@ -63,11 +63,6 @@ def quantile(lead: Any, v: Array) -> Array:
     return jnp.where(below > 0, v / jnp.where(below > 0, below, 1), 0)  # 0/0 at lead = v = 0
 
 
-def mixture_lead(alpha: Any, tau_plus: Any) -> Any:
-    """Returns the ``lead`` of unlabelled samples."""
-    return (1 - tau_plus) * alpha + tau_plus * (1 - alpha)
-
-
 def ranges(key: Array, setting: Setting, n_anchors: int) -> tuple[Array, Array]:
     """Returns the lowest and the highest score of each anchor, ``[n_anchors, 1]`` each.
 
@@ -199,7 +194,8 @@ def limits(
     def scores(lead: Any) -> Array:
         return low + (high - low) * quantile(lead, v)
 
-    mixed = scores(mixture_lead(setting.alpha, setting.tau_plus))
+    mixture = (1 - setting.tau_plus) * setting.alpha + setting.tau_plus * (1 - setting.alpha)
+    mixed = scores(mixture)
     true = jnp.exp(scores(setting.alpha) / setting.temperature)
     false = jnp.exp(scores(1 - setting.alpha) / setting.temperature)
     everything = Sample(mixed, jnp.ones(mixed.shape, bool), scores(1 - setting.alpha))

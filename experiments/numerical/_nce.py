@@ -132,3 +132,13 @@ def fits(seed: int, items: Items) -> dict[str, np.ndarray]:
         found["theory"].append(float(spread.sum() / np.sum(p * (1 - p))))
         found["normaliser"].append(float(fitted.sum(axis=1).std(ddof=1)))
     return {name: np.array(values) for name, values in found.items()}
+
+
+def measure(seed: int) -> dict[str, dict[str, np.ndarray]]:
+    """Returns :func:`distances` and :func:`fits` for each ``k``, keyed by noise distribution."""
+    items_key, draw_key = jax.random.split(jax.random.key(seed))
+    found = {}
+    for name, power in NOISES.items():
+        items = items_of(items_key, power)
+        found[name] = {"k": np.array(RATIOS), **distances(draw_key, items), **fits(seed, items)}
+    return found

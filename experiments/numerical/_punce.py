@@ -159,23 +159,19 @@ def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[di
     """
     digits, rows = load(), []
     for seed in range(seeds):
-        unlabelled = None
+        features: dict[str, tuple[Array, Array]] = {}
         for share in SHARES:
             labelled = draw_labelled(digits, share, seed)
             for method in METHODS:
                 on_stage(f"puNCE: seed {seed}, {share:.0%} labelled, {METHODS[method]}")
-                if method == "info_nce" and unlabelled is not None:
-                    features = unlabelled  # independent of the labels
-                else:
+                if method != "info_nce" or method not in features:  # it uses no labels
                     task, labels = task_of(method, digits, labelled)
-                    features = features_of(task, labels, digits, seed, epochs)
-                if method == "info_nce":
-                    unlabelled = features
+                    features[method] = features_of(task, labels, digits, seed, epochs)
                 told = _TOLD.get(method, math.nan) * true_prior(digits, labelled)
                 rows.append(
                     {"share": share, "method": method, "seed": seed,
                      "labelled": int(labelled.sum()), "told": told,
-                     **evaluate(features, digits, labelled)}
+                     **evaluate(features[method], digits, labelled)}
                 )  # fmt: skip
     return rows
 
