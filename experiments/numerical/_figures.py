@@ -45,7 +45,12 @@ SYMBOLS = {
     "told_tau_plus": "τ⁺ assumed by DCL and BCL",
 }
 _PUBLISHED = ("biased", "dcl", "bcl", "bcl_normalised")
-STYLE = {"axes.grid": True, "grid.alpha": 0.3, "axes.titlesize": 10, "legend.fontsize": 8}
+STYLE: dict[Any, Any] = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.titlesize": 10,
+    "legend.fontsize": 8,
+}
 """Matplotlib's settings for all figures."""
 Sweep = dict[str, np.ndarray]
 """``x`` and the arrays of :func:`._model.measure`, with points on the first axis."""

@@ -1,7 +1,6 @@
 """Tables and figures of chapter 3: learning from noisy positives."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -78,18 +77,14 @@ RECIPE = Recipe(
 )
 
 
-def _confidence(
-    law: stats.Distribution | None = None, *, rated: bool = False, **changes: Any
-) -> Any:
+def _confidence(*, rated: bool = False, **changes: Any) -> Any:
     def make(world: World) -> tasks.ConfidenceEM:
-        log, further = world.train, dict(changes)
-        if law is not None:
-            further["distribution"] = law
+        log = world.train
         prior: Any = weights.credibility_prior(log.item_counts)
         if rated:
             assert log.ratings is not None
             prior = tasks.InteractionPrior(jnp.asarray(log.ratings / log.ratings.max()))
-        return tasks.ConfidenceEM(prior, every=every(world), **further)
+        return tasks.ConfidenceEM(prior, every=every(world), **changes)
 
     return make
 
@@ -115,7 +110,7 @@ def _recipe(scale: float) -> Recipe:
 def _density(scale: float, **changes: Any) -> Any:
     """Returns the published confidence, with the distribution of the initial inner products."""
     distribution = stats.VarianceGamma(RECIPE.dim, scale)
-    return _confidence(distribution, rule="density", **changes)
+    return _confidence(distribution=distribution, rule="density", **changes)
 
 
 def methods(scale: float = SCALE) -> dict[str, Method]:
@@ -179,19 +174,14 @@ ROBUST = ("bpr", "reweighted bpr", "bprac", "posterior")
 """Methods compared under injected noise."""
 CONVERGING = ("bpr", "gbpr", "reweighted bpr", "bprac", "posterior")
 
-_LAWS = [(dim, scale) for dim in (8, 27, 64) for scale in (0.2, 0.6, 1.0)]
-
 
 def draw_laws(density: Callable[[stats.VarianceGamma, jax.Array], jax.Array], job: Job) -> None:
     """Figures 3.2 and 3.3: score distributions of all, and of credible interactions."""
     x = jnp.linspace(-15.0, 15.0, 601)
     figure, rows = Figure(figsize=(12, 3.8), layout="constrained"), []
-    for axes, (scale, group) in zip(
-        figure.subplots(1, 3, sharex=True),
-        itertools.groupby(sorted(_LAWS, key=lambda law: law[1]), key=lambda law: law[1]),
-        strict=True,
-    ):
-        for dim, _ in group:
+    panels = figure.subplots(1, 3, sharex=True)
+    for axes, scale in zip(panels, (0.2, 0.6, 1.0), strict=True):
+        for dim in (8, 27, 64):
             values = np.asarray(density(stats.VarianceGamma(dim, scale), x))
             axes.plot(x, values, label=f"d = {dim}")
             rows += [[dim, scale, *pair] for pair in zip(x.tolist(), values.tolist(), strict=True)]

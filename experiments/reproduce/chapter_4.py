@@ -66,11 +66,6 @@ _HARD = dataclasses.replace(
 )
 
 
-def _with_loss(name: str, loss: Callable[..., Any], method: Method, n_neg: int = 1) -> Method:
-    label = f"{name}+{method.label}"
-    return dataclasses.replace(method, label=label, loss=loss, n_neg=n_neg)
-
-
 TABLES: dict[str, tuple[Method, ...]] = {
     "4.2": (RNS, PNS, AOBPR, DNS, SRNS, BNS, SAMPLED),
     "4.3": (
@@ -89,7 +84,7 @@ TABLES: dict[str, tuple[Method, ...]] = {
         ),
     ),
     "4.4": tuple(
-        _with_loss(name, loss, method, n_neg)
+        dataclasses.replace(method, label=f"{name}+{method.label}", loss=loss, n_neg=n_neg)
         for name, loss, n_neg in (
             ("bpr", losses.bpr, 1), ("bce", losses.bce, 1), ("info_nce", losses.info_nce, 2),
         )

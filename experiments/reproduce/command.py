@@ -1,7 +1,11 @@
-"""Flags and execution of ``python -m experiments.reproduce``."""
+"""Targets, flags and execution of ``python -m experiments.reproduce``."""
 
 import dataclasses
 import sys
+import textwrap
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -13,8 +17,8 @@ from .._ranges import check_flags
 from .._registry import name_of
 from .._screen import output
 from .._signals import advise
-from .registry import TARGETS, show_list
-from .targets import OWN_FLAGS, Options, Target
+from . import chapter_3, chapter_4, chapter_5, images
+from .targets import Options, Target
 
 _DESCRIPTION = """Reproduce tables and figures of the dissertation.
 
@@ -23,6 +27,17 @@ our results next to the published ones, and writes Markdown, CSV and PNG.
 
 {0} --list   prints all targets with their data, times and committed results
 """
+_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+_WIDTH = 80
+
+TARGETS: Mapping[str, Target] = {
+    **chapter_3.TARGETS,
+    **chapter_4.TARGETS,
+    **chapter_5.TARGETS,
+    **images.TARGETS,
+}
+"""Tables and figures; a new one requires a :class:`Target` in a file of this folder, and an entry
+here."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,19 +73,59 @@ def parse(arguments: list[str]) -> Options:
     check_flags(options)
     target = TARGETS[options.target]
     options = dataclasses.replace(options, setting=options.setting or target.settings[0])
-    _check_target(options, target)
-    return options
-
-
-def _check_target(options: Options, target: Target) -> None:
     for field in dataclasses.fields(Options):
         is_given = getattr(options, field.name) != field.default
-        if field.name in OWN_FLAGS and is_given and field.name not in target.flags:
-            takers = ", ".join(name for name, of in TARGETS.items() if field.name in of.flags)
-            raise ValueError(f"{flag(field.name)} is for {takers}, not for {options.target}.")
+        takers = [name for name, of in TARGETS.items() if field.name in of.flags]
+        if is_given and takers and options.target not in takers:
+            known = ", ".join(takers)
+            raise ValueError(f"{flag(field.name)} is for {known}, not for {options.target}.")
     if options.setting not in target.settings:
         (known,) = target.settings
         raise ValueError(
             f"{options.target} requires --setting {known}, got --setting {options.setting}."
         )
     target.check(options)
+    return options
+
+
+def show_list(results: Path = _RESULTS) -> None:
+    """Prints each target: its title, --data, time and committed results.
+
+    Args:
+      results: Folder of the committed results, which an installed package does not have.
+    """
+    console = output()
+    width, encoding = min(console.width, _WIDTH), sys.stdout.encoding or "utf-8"
+    for line in _lines(results, width):
+        printable = line.encode(encoding, "replace").decode(encoding)
+        console.print(printable, markup=False, highlight=False, soft_wrap=True)
+
+
+def _lines(results: Path, width: int) -> list[str]:
+    lines = [
+        "Times are for the default flags on two CPU cores.",
+        f"Results are in {results}."
+        if results.is_dir()
+        else "Committed results are in benchmarks/results of the repository, not installed here.",
+    ]
+    for name, target in TARGETS.items():
+        lines += ["", f"{name}  {target.title.partition(': ')[2]}", f"  data: {target.data}"]
+        lines += [f"  time: {_time(target)}"]
+        if results.is_dir():
+            committed = _committed(name, results)
+            lines += ["  results:" if committed else "  results: none"]
+            lines += [f"    {path}" for path in committed]
+    wrap = partial(textwrap.wrap, width=width, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in wrap(line, subsequent_indent="    ") or [""]]
+
+
+def _time(target: Target) -> str:
+    # Targets with both settings accept --estimate in one of them only.
+    bound = "estimate" in target.flags and len(target.settings) == 1
+    return target.time or "not measured" + bound * "; --estimate prints a bound"
+
+
+def _committed(name: str, results: Path) -> list[str]:
+    paths = results.rglob(f"{name}*.csv")
+    found = (path for path in paths if path.stem == name or path.stem.startswith(f"{name}-"))
+    return sorted(path.relative_to(results).as_posix() for path in found)

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from .cost import training_seconds
-from .methods import SAMPLING, Method, World, by_folder
+from .methods import SAMPLING, Method, World
 from .outcomes import Outcome, Reported
-from .tables import Group, Presentation, make_table, published
+from .tables import Group, make_table, published
 from .targets import Job, Options, length, path_of, train_all
 
 _ENCODERS = {"mf": "Matrix factorisation", "lightgcn": "LightGCN"}
@@ -41,8 +43,8 @@ class RankingTable:
         options = job.options
         self.check(options, job.world)
         groups, recipe = [], SAMPLING
-        for folder, worlds in by_folder(job.worlds).items():
-            name = Path(folder).resolve().name
+        for folder, splits in groupby(job.worlds, attrgetter("folder")):
+            worlds, name = list(splits), Path(folder).resolve().name
             for encoder in dict.fromkeys(options.encoders or self.encoders):
                 methods = self.methods(options, encoder, name, worlds[0])
                 if options.setting != "minibatch":
@@ -57,15 +59,15 @@ class RankingTable:
             compared = _comparison_note(options, first, reported.main, is_published)
             return [compared, *(group.note for group in done), *self.notes(options)]
 
-        estimate = "most" if self.long or options.estimate else ""
-        shown = Presentation(
-            _path(options),
-            lambda done: _title(job, [of.dataset for of in done], [of.encoder for of in done]),
-            notes,
-            reported,
-            estimate,
+        make_table(
+            [groups],
+            job,
+            path=_path(options),
+            title=lambda done: _title(job, *zip(*((of.dataset, of.encoder) for of in done))),
+            notes=notes,
+            reported=reported,
+            estimate="most" if self.long or options.estimate else "",
         )
-        make_table([groups], shown, job)
 
     def _group(
         self, job: Job, dataset: str, encoder: str, worlds: list[World], methods: Sequence[Method]

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from .._progress import TrainingStatus, display
-from .._study import Evaluation, Run, learn
+from .._study import Run, learn
 from ..configs.cifar10_small import small
 from ..configs.resnet50 import DATASETS, LOSSES, published
 from ..images._config import Config
@@ -19,7 +19,7 @@ from ..images._problem import Problem, load_problem
 from ..images._study import Images
 from .outcomes import Outcome, Reported
 from .store import image_path, run_once
-from .tables import Group, Presentation, make_table
+from .tables import Group, make_table
 from .tables import published as published_numbers
 from .targets import Job, Options, Target
 
@@ -102,14 +102,15 @@ class ImageTable:
         """Trains the rows, prints the table and writes the completed part after each group."""
         options = job.options
         job = job._replace(title=f"{job.title}, {options.scale} scale")
-        shown = Presentation(
+        make_table(
+            (list(self._groups(dataset, job)) for dataset in self._datasets(options)),
+            job,
             path=options.out / f"{options.target}-{options.scale}",
             title=lambda _: job.title,
             notes=lambda _: [_training_note(options), *_NOTES],
             reported=self.reported,
             estimate="least",
         )
-        make_table((list(self._groups(x, job)) for x in self._datasets(options)), shown, job)
 
     def _datasets(self, options: Options) -> tuple[str, ...]:
         """Returns the datasets of ``--datasets``; by default those in the folder.
@@ -183,10 +184,10 @@ def _train(
     name: str, label: str, config: Config, problem: Problem, console: Console, checkpoints: Path
 ) -> Outcome:
     """Trains and evaluates all seeds of a configuration."""
-    study, first, epochs = Images(), config.protocol.seed, config.training.epochs
+    study, seed, epochs = Images(), config.protocol.seed, config.training.epochs
     statuses = TrainingStatus(("train_knn",), {"final": len(problem.train)}, "images")
     history: list[dict[str, Any]] = []
-    evaluations = []
+    per_seed, correct = [], []
     with display(console) as screen:
 
         def on_entry(run: Run, entry: dict[str, Any]) -> None:
@@ -196,25 +197,18 @@ def _train(
 
         for index in range(config.protocol.seeds):
             learned = learn(study, config, problem, {}, index, checkpoints, on_entry)
-            evaluations.append(
-                study.evaluate(config, problem, learned, first + index, lambda _: None)
-            )
-    correct = np.mean([evaluation.cases for evaluation in evaluations], axis=0)
-    return Outcome(label, _with_seconds(evaluations, history), correct.tolist(), history, {})
+            evaluation = study.evaluate(config, problem, learned, seed + index, lambda _: None)
+            own = [entry for entry in history if entry["run"] == index]
+            per_seed.append({**evaluation.metrics, "seconds_per_epoch": _epoch_seconds(own)})
+            correct.append(evaluation.cases)
+    return Outcome(label, per_seed, np.mean(correct, axis=0).tolist(), history, {})
 
 
-def _with_seconds(
-    evaluations: list[Evaluation], history: list[dict[str, Any]]
-) -> list[dict[str, float]]:
-    """Returns the metrics of each seed, with the seconds per epoch after the first report."""
-    per_seed = []
-    for index, evaluation in enumerate(evaluations):
-        own = [entry for entry in history if entry["run"] == index]
-        first, last = own[0], own[-1]
-        epochs = last["epoch"] - first["epoch"]
-        each = (last["seconds"] - first["seconds"]) / epochs if epochs else float("nan")
-        per_seed.append({**evaluation.metrics, "seconds_per_epoch": each})
-    return per_seed
+def _epoch_seconds(history: list[dict[str, Any]]) -> float:
+    """Returns the seconds per epoch after the first report of a training."""
+    first, last = history[0], history[-1]
+    epochs = last["epoch"] - first["epoch"]
+    return (last["seconds"] - first["seconds"]) / epochs if epochs else float("nan")
 
 
 def _seconds(config: Config, problem: Problem, runs: Path) -> float:

@@ -1,7 +1,7 @@
 """Data and methods of tables and figures, and the settings that methods share."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -111,14 +111,6 @@ class World:
     test: data.Interactions
     folder: str
     masked: data.Interactions | None = None
-
-
-def by_folder(worlds: Sequence[World]) -> dict[str, list[World]]:
-    """Groups the splits of each dataset."""
-    found: dict[str, list[World]] = {}
-    for world in worlds:
-        found.setdefault(world.folder, []).append(world)
-    return found
 
 
 @dataclass(frozen=True)

@@ -78,47 +78,41 @@ class Group:
     rows: Sequence[Row] = ()
 
 
-@dataclass(frozen=True)
-class Presentation:
-    """Presentation of a table.
-
-    Attributes:
-      path: Path of the output files, without extension.
-      title: Returns the title of the groups.
-      notes: Returns the notes on the groups.
-      reported: Reported metrics.
-      estimate: Bound that the estimated time is, ``"least"`` or ``"most"``; empty to train without
-        an estimate.
-    """
-
-    path: Path
-    title: Callable[[Sequence[Group]], str]
-    notes: Callable[[Sequence[Group]], Sequence[str]]
-    reported: Reported
-    estimate: str = ""
-
-
-def make_table(parts: Iterable[Sequence[Group]], shown: Presentation, job: Job) -> None:
+def make_table(
+    parts: Iterable[Sequence[Group]],
+    job: Job,
+    *,
+    path: Path,
+    title: Callable[[Sequence[Group]], str],
+    notes: Callable[[Sequence[Group]], Sequence[str]],
+    reported: Reported,
+    estimate: str = "",
+) -> None:
     """Estimates times, trains the methods, prints the table and writes it after each group.
 
     Args:
       parts: Groups whose times are estimated together, before they are trained.
-      shown: Presentation of the table.
       job: The target. With ``--estimate``, nothing is trained.
+      path: Path of the output files, without extension.
+      title: Returns the title of the trained groups.
+      notes: Returns the notes on the trained groups.
+      reported: Reported metrics.
+      estimate: Bound that the estimated time is, ``"least"`` or ``"most"``; empty to train without
+        an estimate.
     """
     done: list[Group] = []
     for part in parts:
-        if shown.estimate:
-            announce(job.console, f"{job.title}: time at {shown.estimate}", part)
+        if estimate:
+            announce(job.console, f"{job.title}: time at {estimate}", part)
         if job.options.estimate:
             continue
         for group in part:
-            rows = compare(group.train(), group.published, shown.reported)
+            rows = compare(group.train(), group.published, reported)
             done.append(replace(group, rows=rows))
-            job.console.print(rich_table(rows, group.title, shown.reported))
-            write_table(done, shown)
+            job.console.print(rich_table(rows, group.title, reported))
+            write_table(done, path, title(done), notes(done), reported)
     if not job.options.estimate:
-        job.console.print(f"results in {shown.path}.md, .csv, .png")
+        job.console.print(f"results in {path}.md, .csv, .png")
 
 
 def announce(console: Console, title: str, groups: Sequence[Group]) -> None:
@@ -150,9 +144,8 @@ def compare(
     """Creates the rows, with p-values Holm-adjusted over all comparisons of these outcomes."""
     first, main = outcomes[0], reported.main
     per_unit = [paired_p_value(first, o, "units", main) for o in outcomes]
-    per_case = [math.nan] * len(outcomes)
-    if reported.cases:
-        per_case = [paired_p_value(first, o, "cases", main) for o in outcomes]
+    by_case = reported.cases is not None
+    per_case = [paired_p_value(first, o, "cases", main) if by_case else math.nan for o in outcomes]
     base = float(first.units(main).mean())
     gains = [float(outcome.units(main).mean()) - base for outcome in outcomes]
     cells = zip(outcomes, published, gains, holm(per_unit), holm(per_case), strict=True)
@@ -162,9 +155,10 @@ def compare(
 def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
     """Returns the table for the terminal: main metric, its published value, and the tests."""
     main = reported.main
+    p_names = f"p ({_units(rows)})", f"p ({reported.cases or 'users'})"
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for name in (main.upper(), "published", "gain", *_p_names(rows, reported)):
+    for name in (main.upper(), "published", "gain", *p_names):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
@@ -173,35 +167,31 @@ def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
     return table
 
 
-def write_table(groups: Sequence[Group], shown: Presentation) -> None:
+def write_table(
+    groups: Sequence[Group], path: Path, title: str, notes: Sequence[str], reported: Reported
+) -> None:
     """Writes the table as Markdown, CSV and PNG."""
-    path, reported, rows = shown.path, shown.reported, groups[0].rows
-    names, tests = reported.metrics, ["gain", *_p_names(rows, reported)]
-    header = ["dataset", "encoder", "method", *(name.upper() for name in names), *tests]
+    names, columns = reported.metrics, ["dataset", "encoder", "method"]
+    rows = [(group, row) for group in groups for row in group.rows]
+    units, cases = _units(groups[0].rows), reported.cases or "users"
+    header = [*columns, *map(str.upper, names), "gain", f"p ({units})", f"p ({cases})"]
     lines = [
-        f"# {shown.title(groups)}", "", *(f"{note}\n" for note in shown.notes(groups)),
+        f"# {title}", "", *(f"{note}\n" for note in notes),
         _line(header), _line(["---"] * len(header)),
+        *(
+            _line([group.dataset, group.encoder, row.outcome.label,
+                   *(_with_published(row, name) for name in names), *_tests(row)])
+            for group, row in rows
+        ),
     ]  # fmt: skip
-    for group in groups:
-        for row in group.rows:
-            cells = [_with_published(row, name) for name in names]
-            lines.append(
-                _line([group.dataset, group.encoder, row.outcome.label, *cells, *_tests(row)])
-            )
     write_text(path.with_name(f"{path.name}.md"), "\n".join(lines) + "\n")
     fields = [f"{name}{end}" for name in names for end in ("", "_std", "_published")]
-    tests = ["gain", f"p_{_units(rows)}", f"p_{reported.cases or 'users'}", "chosen"]
     write_csv(
         path.with_name(f"{path.name}.csv"),
-        ["dataset", "encoder", "method", *fields, *tests],
-        (
-            [group.dataset, group.encoder, *_in_csv(row, names)]
-            for group in groups
-            for row in group.rows
-        ),
+        [*columns, *fields, "gain", f"p_{units}", f"p_{cases}", "chosen"],
+        ([group.dataset, group.encoder, *_in_csv(row, names)] for group, row in rows),
     )
-    figure_path = path.with_name(f"{path.name}.png")
-    _draw(groups, shown.title(groups), figure_path, reported.main)
+    _draw(groups, title, path.with_name(f"{path.name}.png"), reported.main)
 
 
 def _in_csv(row: Row, names: Sequence[str]) -> list[Any]:
@@ -249,10 +239,6 @@ def _draw_group(axes: Axes, rows: Sequence[Row], main: str) -> None:
 
 def _units(rows: Sequence[Row]) -> str:
     return "splits" if rows[0].outcome.splits > 1 else "seeds"
-
-
-def _p_names(rows: Sequence[Row], reported: Reported) -> tuple[str, str]:
-    return f"p ({_units(rows)})", f"p ({reported.cases or 'users'})"
 
 
 def _mean_std(row: Row, name: str) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -13,7 +15,7 @@ from .._locks import hold
 from .._option_group import option_group
 from .._progress import Display, display
 from .._ranges import COUNT, POSITIVE, Range
-from .methods import Method, World, by_folder
+from .methods import Method, World
 from .outcomes import Outcome, pool
 from .store import ranking_path, run_once
 from .training import OnEpoch, train_minibatch, train_published
@@ -99,7 +101,7 @@ class Target:
       make: Trains the methods, prints the results and writes them.
       data: Data that ``--data`` requires, and whether it is downloaded.
       time: Duration on two CPU cores with default flags, and its source; empty if not measured.
-      flags: Supported flags among :data:`OWN_FLAGS`.
+      flags: Supported flags among those that only some targets support.
       settings: Supported settings.
       check: Raises ``ValueError`` if flags contradict each other.
     """
@@ -123,20 +125,13 @@ class Target:
         options.out.mkdir(parents=True, exist_ok=True)
         busy = f"another process is making {options.target} in {options.out}; wait for it to end."
         with hold(options.out / f".{options.target}.lock", busy=busy):
-            for folder, (world, *_) in by_folder(worlds).items():
+            for folder, (world, *_) in groupby(worlds, attrgetter("folder")):
                 train, test = world.train, world.test
                 console.print(
                     f"{self.title}: {folder}, {train.n_users:,} users, {train.n_items:,} items, "
                     f"{len(train):,} + {len(test):,} interactions"
                 )
             self.make(Job(self.title, options, worlds, console))
-
-
-OWN_FLAGS = (
-    "test_rating", "splits", "distribution_scale", "ablation", "methods", "datasets", "encoders",
-    "estimate", "scale",
-)  # fmt: skip
-"""Flags that only some targets support."""
 
 
 def train_all(

@@ -30,7 +30,7 @@ from experiments.numerical import main as numerical
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
 from experiments.reproduce import command as reproduce
-from experiments.reproduce.registry import TARGETS
+from experiments.reproduce.command import TARGETS
 from experiments.reproduce.targets import Options
 from experiments.sampling import SAMPLERS, Context
 

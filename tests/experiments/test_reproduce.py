@@ -19,11 +19,11 @@ from crl_jax import data, losses, models, samplers, tasks
 from crl_jax.data import Interactions, simulate
 from experiments._locks import hold
 from experiments._occupations import occupations
-from experiments.reproduce import chapter_4, main, registry, store
+from experiments.reproduce import chapter_4, command, main, store
+from experiments.reproduce.command import TARGETS, show_list
 from experiments.reproduce.comparisons import choose
 from experiments.reproduce.methods import SAMPLING, Method, World
 from experiments.reproduce.outcomes import pool, roc_curve
-from experiments.reproduce.registry import TARGETS, show_list
 from experiments.reproduce.tables import compare, published
 
 pytestmark = [
@@ -207,7 +207,7 @@ def test_the_list_fits_a_narrow_terminal_without_unicode(monkeypatch):
     assert 50 < max(map(len, lines)) <= 60
     assert "figure-4.5  the ? of the risk and the number of candidates" in lines
     assert not any("\x1b" in line for line in lines)
-    results = Path(registry.__file__).parents[2] / "benchmarks/results"
+    results = Path(command.__file__).parents[2] / "benchmarks/results"
     assert (results / "samplers/table-4.2-published.csv").is_file()
     assert "    samplers/table-4.2-published.csv" in lines
 
