@@ -291,9 +291,10 @@ _target = partial(
     load=load_rated,
     data="interactions with ratings, such as ml-100k; movielens:100k is downloaded",
 )
-_NO_TRAINING = "under 1 min, measured (no training)"
 _FLAGS = ("test_rating", "distribution_scale")
 _TABLE_FLAGS = (*_FLAGS, "splits", "methods")
+_figure = partial(_target, flags=_FLAGS)
+_untrained = partial(_figure, time="under 1 min, measured (no training)")
 TARGETS: Mapping[str, Target] = {
     "table-3.2": _target(
         title="Table 3.2: quality of the confidence",
@@ -313,33 +314,25 @@ TARGETS: Mapping[str, Target] = {
             "3.3",
             _all,
             lambda options: _NOTES + (_ABLATION_NOTES if options.ablation else ()),
-            check=lambda options, world: check_judgeable(world) if options.ablation else None,
+            RECIPE.reported,
+            lambda options, world: check_judgeable(world) if options.ablation else None,
         ),
         flags=(*_TABLE_FLAGS, "ablation"),
         check=_check,
     ),
-    "figure-3.2": _target(
+    "figure-3.2": _untrained(
         title="Figure 3.2: score distributions",
         make=partial(draw_laws, lambda law, x: law.pdf(x)),
-        time=_NO_TRAINING,
-        flags=_FLAGS,
     ),
-    "figure-3.3": _target(
+    "figure-3.3": _untrained(
         title="Figure 3.3: score distributions of credible interactions",
         make=partial(
             draw_laws, lambda law, x: weights.confidence_density(x, prior=1.0, distribution=law)
         ),
-        time=_NO_TRAINING,
-        flags=_FLAGS,
     ),
-    "figure-3.4": _target(title="Figure 3.4: ROC of the confidence", make=draw_roc, flags=_FLAGS),
-    "figure-3.5": _target(
-        title="Figure 3.5: randomly injected positives", make=draw_noise, flags=_FLAGS
-    ),
-    "figure-3.6": _target(
-        title="Figure 3.6: convergence",
-        make=draw_convergence,
-        flags=_FLAGS,
-        settings=("published",),
+    "figure-3.4": _figure(title="Figure 3.4: ROC of the confidence", make=draw_roc),
+    "figure-3.5": _figure(title="Figure 3.5: randomly injected positives", make=draw_noise),
+    "figure-3.6": _figure(
+        title="Figure 3.6: convergence", make=draw_convergence, settings=("published",)
     ),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from .cost import training_seconds
 from .methods import SAMPLING, Method, World
 from .outcomes import Outcome, Reported
-from .tables import Group, make_table, published
+from .tables import Group, choose, make_table, published
 from .targets import Job, Options, length, path_of, train_all
 
 _ENCODERS = {"mf": "Matrix factorisation", "lightgcn": "LightGCN"}
@@ -24,7 +24,7 @@ class RankingTable:
       number: Number of the dissertation's table.
       methods: Returns the rows for the flags, the encoder, and the name and the data of a dataset.
       notes: Returns the notes below the table, except those on the training of its methods.
-      reported: Reported metrics; by default those of the recipe shared by the methods.
+      reported: Reported metrics.
       check: Raises ``ValueError`` for unsupported data.
       encoders: Default encoders, unless --encoders is given.
       long: Whether to print a time estimate before training.
@@ -33,7 +33,7 @@ class RankingTable:
     number: str
     methods: Callable[[Options, str, str, World], tuple[Method, ...]]
     notes: Callable[[Options], tuple[str, ...]]
-    reported: Reported | None = None
+    reported: Reported = SAMPLING.reported
     check: Callable[[Options, World], None] = lambda options, world: None
     encoders: tuple[str, ...] = ("mf",)
     long: bool = False
@@ -42,30 +42,33 @@ class RankingTable:
         """Trains the methods, prints the table and writes the completed part after each group."""
         options = job.options
         self.check(options, job.world)
-        groups, recipe = [], SAMPLING
+        groups = []
         for folder, splits in groupby(job.worlds, attrgetter("folder")):
             worlds, name = list(splits), Path(folder).resolve().name
             for encoder in dict.fromkeys(options.encoders or self.encoders):
-                methods = self.methods(options, encoder, name, worlds[0])
-                if options.setting != "minibatch":
-                    methods = tuple(method for method in methods if not method.batches)
-                methods, recipe = choose(methods, options.methods), methods[0].recipe
+                rows = {
+                    method.label: method
+                    for method in self.methods(options, encoder, name, worlds[0])
+                    if options.setting == "minibatch" or not method.batches
+                }
+                methods = choose(rows, options.methods)
                 groups.append(self._group(job, options.dataset or name, encoder, worlds, methods))
-        reported = self.reported or recipe.reported
         first, _ = groups[0].times[0]
+        kind = "ablation" if options.ablation else options.setting
+        times = f"-{options.splits}-splits" if options.splits > 1 else ""
 
         def notes(done: Sequence[Group]) -> list[str]:
             is_published = any(known for group in done for known in group.published)
-            compared = _comparison_note(options, first, reported.main, is_published)
+            compared = _comparison_note(options, first, self.reported.main, is_published)
             return [compared, *(group.note for group in done), *self.notes(options)]
 
         make_table(
             [groups],
             job,
-            path=_path(options),
+            path=options.out / f"{options.target}-{kind}{times}",
             title=lambda done: _title(job, *zip(*((of.dataset, of.encoder) for of in done))),
             notes=notes,
-            reported=reported,
+            reported=self.reported,
             estimate="most" if self.long or options.estimate else "",
         )
 
@@ -96,13 +99,6 @@ class RankingTable:
         )
 
 
-def _path(options: Options) -> Path:
-    """Returns the path of the output files, without extension."""
-    name = "ablation" if options.ablation else options.setting
-    splits = f"-{options.splits}-splits" if options.splits > 1 else ""
-    return options.out / f"{options.target}-{name}{splits}"
-
-
 def _title(job: Job, datasets: Sequence[str], encoders: Sequence[str]) -> str:
     """Returns the title, datasets, encoders (if not MF alone) and setting of a table."""
     shown = ", ".join(dict.fromkeys(datasets))
@@ -110,20 +106,6 @@ def _title(job: Job, datasets: Sequence[str], encoders: Sequence[str]) -> str:
         shown += f", {', '.join(dict.fromkeys(encoders))}"
     kind = "ablation" if job.options.ablation else f"{job.options.setting} setting"
     return f"{job.title}, {shown}, {kind}"
-
-
-def choose(methods: tuple[Method, ...], names: tuple[str, ...]) -> tuple[Method, ...]:
-    """Returns the methods of these names, in the given order; all if no names are given.
-
-    Raises:
-      ValueError: If a name is unknown.
-    """
-    labels = [method.label for method in methods]
-    for name in names:
-        if name not in labels:
-            known = ", ".join(f'"{label}"' for label in labels)
-            raise ValueError(f'--methods takes some of {known}, got "{name}".')
-    return tuple(methods[labels.index(name)] for name in names) or methods
 
 
 def _comparison_note(options: Options, first: str, main: str, known: bool) -> str:

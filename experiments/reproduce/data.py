@@ -127,7 +127,7 @@ def check_judgeable(world: World) -> None:
         )
 
 
-def with_noise(world: World, rate: float, seed: int = 0) -> World:
+def with_noise(world: World, rate: float) -> World:
     """Adds false positives to the training part.
 
     Rankings are scored as without noise: the added items are not masked, and may be recommended.
@@ -136,7 +136,6 @@ def with_noise(world: World, rate: float, seed: int = 0) -> World:
       world: The data.
       rate: Number of false positives, as a share of the training interactions. They are drawn
         uniformly from the user-item pairs that are in neither part.
-      seed: Random seed of the draw.
     """
     log, n_items = world.train, world.train.n_items
     count = round(rate * len(log))
@@ -148,7 +147,7 @@ def with_noise(world: World, rate: float, seed: int = 0) -> World:
     pairs = np.flatnonzero(free.ravel())
     if count > len(pairs):
         raise ValueError(f"`rate` must leave pairs to draw from, {len(pairs)}, got {count}.")
-    drawn = np.random.default_rng((seed, 1)).choice(pairs, count, replace=False)
+    drawn = np.random.default_rng((0, 1)).choice(pairs, count, replace=False)
     added = data.Interactions.from_arrays(
         drawn // n_items, drawn % n_items, user_ids=log.user_ids, item_ids=log.item_ids
     )

@@ -19,7 +19,7 @@ from ..images._problem import Problem, load_problem
 from ..images._study import Images
 from .outcomes import Outcome, Reported
 from .store import image_path, run_once
-from .tables import Group, make_table
+from .tables import Group, choose, make_table
 from .tables import published as published_numbers
 from .targets import Job, Options, Target
 
@@ -143,10 +143,7 @@ class ImageTable:
         few = self.small_groups if options.scale == "small" else None
         problem = None
         for suffix, lines in (few or self.groups).items():
-            chosen = [line for line in lines if line.label in (options.methods or [line.label])]
-            if not chosen:
-                labels = ", ".join(f'"{line.label}"' for line in lines)
-                raise ValueError(f"--methods takes some of {labels}.")
+            chosen = choose({line.label: line for line in lines}, options.methods)
             trainings = []
             for line in chosen:
                 config = _changed(line.configure(base(dataset, line.loss)), **shared)

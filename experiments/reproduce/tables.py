@@ -3,11 +3,11 @@
 import csv
 import datetime
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,6 +21,7 @@ from .._rundir import write_csv, write_text
 from .outcomes import Outcome, Reported, holm, paired_p_value
 from .targets import Job
 
+T = TypeVar("T")
 _PUBLISHED = Path(__file__).with_name("published.csv")
 
 
@@ -113,6 +114,19 @@ def make_table(
             write_table(done, path, title(done), notes(done), reported)
     if not job.options.estimate:
         job.console.print(f"results in {path}.md, .csv, .png")
+
+
+def choose(rows: Mapping[str, T], names: Sequence[str]) -> list[T]:
+    """Returns the rows of these names, in the given order; all if no names are given.
+
+    Raises:
+      ValueError: If a name is unknown.
+    """
+    for name in names:
+        if name not in rows:
+            known = ", ".join(f'"{label}"' for label in rows)
+            raise ValueError(f'--methods takes some of {known}, got "{name}".')
+    return [rows[name] for name in names or rows]
 
 
 def announce(console: Console, title: str, groups: Sequence[Group]) -> None:

@@ -156,5 +156,8 @@ def test_rows_have_the_names_of_the_published_ones(table):
 
 def test_methods_of_other_tables_are_refused(sets, tmp_path, capsys):
     flags = ["--data", str(sets), "--scale", "small", "--out", str(tmp_path / "o")]
-    assert main(["table-6.4", *flags, "--methods", "BPR"]) == 2
-    assert "--methods takes some of" in capsys.readouterr().err
+    assert main(["table-6.4", *flags, "--methods", "simclr", "BPR"]) == 2
+    assert (
+        '--methods takes some of "simclr", "dcl", "hcl", "bcl", got "BPR"'
+        in capsys.readouterr().err
+    )
