@@ -297,9 +297,8 @@ _figure = partial(_target, flags=_FLAGS)
 _untrained = partial(_figure, time="under 1 min, measured (no training)")
 TARGETS: Mapping[str, Target] = {
     "table-3.2": _target(
-        title="Table 3.2: quality of the confidence",
+        title="quality of the confidence",
         make=RankingTable(
-            "3.2",
             _estimates,
             lambda _: _NOTES,
             Reported(("confidence_auc",), "confidence_auc", None),
@@ -309,9 +308,8 @@ TARGETS: Mapping[str, Target] = {
         check=_check,
     ),
     "table-3.3": _target(
-        title="Table 3.3: learning from noisy positives",
+        title="learning from noisy positives",
         make=RankingTable(
-            "3.3",
             _all,
             lambda options: _NOTES + (_ABLATION_NOTES if options.ablation else ()),
             RECIPE.reported,
@@ -321,18 +319,16 @@ TARGETS: Mapping[str, Target] = {
         check=_check,
     ),
     "figure-3.2": _untrained(
-        title="Figure 3.2: score distributions",
+        title="score distributions",
         make=partial(draw_laws, lambda law, x: law.pdf(x)),
     ),
     "figure-3.3": _untrained(
-        title="Figure 3.3: score distributions of credible interactions",
+        title="score distributions of credible interactions",
         make=partial(
             draw_laws, lambda law, x: weights.confidence_density(x, prior=1.0, distribution=law)
         ),
     ),
-    "figure-3.4": _figure(title="Figure 3.4: ROC of the confidence", make=draw_roc),
-    "figure-3.5": _figure(title="Figure 3.5: randomly injected positives", make=draw_noise),
-    "figure-3.6": _figure(
-        title="Figure 3.6: convergence", make=draw_convergence, settings=("published",)
-    ),
+    "figure-3.4": _figure(title="ROC of the confidence", make=draw_roc),
+    "figure-3.5": _figure(title="randomly injected positives", make=draw_noise),
+    "figure-3.6": _figure(title="convergence", make=draw_convergence, settings=("published",)),
 }

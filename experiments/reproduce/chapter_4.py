@@ -199,15 +199,14 @@ def draw_hyperparameters(job: Job) -> None:
 def sampling_table(title: str, number: str, **rest: Any) -> Target:
     """Returns a table of samplers, on matrix factorisation and LightGCN."""
 
-    def rows(options: Options, encoder: str, *_: object) -> tuple[Method, ...]:
-        del options
+    def rows(_: Options, encoder: str, *__: object) -> tuple[Method, ...]:
         methods = TABLES[number]
         return tuple(map(on_graph, methods)) if encoder == "lightgcn" else methods
 
     return Target(
-        title=f"Table {number}: {title}",
+        title=title,
         load=load_parts,
-        make=RankingTable(number, rows, lambda _: _NOTES),
+        make=RankingTable(rows, lambda _: _NOTES),
         flags=("methods", "encoders", "estimate"),
         check=_check_encoders,
         **rest,
@@ -242,17 +241,17 @@ TARGETS: Mapping[str, Target] = {
     "table-4.4": sampling_table("BNS with other losses", "4.4"),
     "table-4.5": sampling_table("BNS with an oracle prior", "4.5"),
     "figure-4.2": _figure(
-        title="Figure 4.2: scores of true and false negatives",
+        title="scores of true and false negatives",
         make=draw_scores,
         time=_training_time("under 1"),
     ),
     "figure-4.4": _figure(
-        title="Figure 4.4: quality of the negatives",
+        title="quality of the negatives",
         make=draw_quality,
         time=_training_time("about 9"),
     ),
     "figure-4.5": _figure(
-        title="Figure 4.5: the λ of the risk and the number of candidates |M|",
+        title="the λ of the risk and the number of candidates |M|",
         make=draw_hyperparameters,
     ),
 }

@@ -83,9 +83,9 @@ def _contrastive_table(title: str, number: str) -> Target:
     def rows(_: Options, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
         return contrastive.methods(number, encoder, dataset, world)
 
-    table = RankingTable(number, rows, lambda _: _NOTES, encoders=contrastive.ENCODERS, long=True)
+    table = RankingTable(rows, lambda _: _NOTES, encoders=contrastive.ENCODERS, long=True)
     flags = ("methods", "datasets", "encoders", "estimate")
-    return _of_datasets(title=f"Table {number}: {title}", make=table, flags=flags)
+    return _of_datasets(title=title, make=table, flags=flags)
 
 
 _of_datasets = partial(
@@ -96,11 +96,11 @@ TARGETS: Mapping[str, Target] = {
     "table-5.2": _contrastive_table("contrastive losses and DPL", "5.2"),
     "table-5.3": sampling_table("DPL and negative samplers", "5.3", settings=("minibatch",)),
     "figure-5.3": Target(
-        title="Figure 5.3: hyper-parameters of DPL",
+        title="hyper-parameters of DPL",
         load=load_parts, make=draw_hyperparameters, flags=("encoders",), settings=("minibatch",),
     ),
     "figure-5.4": _of_datasets(
-        title="Figure 5.4: time per epoch", make=draw_epoch_times, flags=("datasets",)
+        title="time per epoch", make=draw_epoch_times, flags=("datasets",)
     ),
     "table-6.3": _contrastive_table("contrastive losses and BCL", "6.3"),
 }  # fmt: skip

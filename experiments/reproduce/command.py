@@ -63,7 +63,7 @@ def parse(arguments: list[str]) -> Options:
     Raises:
       ValueError: If a number is out of range, or the target does not accept a flag.
     """
-    listed = "; ".join(target.title for target in TARGETS.values())
+    listed = "; ".join(target.numbered_title(name) for name, target in TARGETS.items())
     kind = Annotated[name_of(TARGETS, listed), tyro.conf.Positional]
     made: Any = dataclasses.make_dataclass(
         Options.__name__, [("target", kind)], bases=(Options,), frozen=True
@@ -109,20 +109,17 @@ def _lines(results: Path, width: int) -> list[str]:
         else "Committed results are in benchmarks/results of the repository, not installed here.",
     ]
     for name, target in TARGETS.items():
-        lines += ["", f"{name}  {target.title.partition(': ')[2]}", f"  data: {target.data}"]
-        lines += [f"  time: {_time(target)}"]
+        lines += ["", f"{name}  {target.title}", f"  data: {target.data}"]
+        # Targets with both settings accept --estimate in one of them only.
+        bound = "estimate" in target.flags and len(target.settings) == 1
+        untimed = "not measured" + bound * "; --estimate prints a bound"
+        lines += [f"  time: {target.time or untimed}"]
         if results.is_dir():
             committed = _committed(name, results)
             lines += ["  results:" if committed else "  results: none"]
             lines += [f"    {path}" for path in committed]
     wrap = partial(textwrap.wrap, width=width, break_long_words=False, break_on_hyphens=False)
     return [part for line in lines for part in wrap(line, subsequent_indent="    ") or [""]]
-
-
-def _time(target: Target) -> str:
-    # Targets with both settings accept --estimate in one of them only.
-    bound = "estimate" in target.flags and len(target.settings) == 1
-    return target.time or "not measured" + bound * "; --estimate prints a bound"
 
 
 def _committed(name: str, results: Path) -> list[str]:

@@ -21,7 +21,6 @@ class RankingTable:
     """Callable that trains the methods of a table and writes it.
 
     Attributes:
-      number: Number of the dissertation's table.
       methods: Returns the rows for the flags, the encoder, and the name and the data of a dataset.
       notes: Returns the notes below the table, except those on the training of its methods.
       reported: Reported metrics.
@@ -30,7 +29,6 @@ class RankingTable:
       long: Whether to print a time estimate before training.
     """
 
-    number: str
     methods: Callable[[Options, str, str, World], tuple[Method, ...]]
     notes: Callable[[Options], tuple[str, ...]]
     reported: Reported = SAMPLING.reported
@@ -75,7 +73,7 @@ class RankingTable:
     def _group(
         self, job: Job, dataset: str, encoder: str, worlds: list[World], methods: Sequence[Method]
     ) -> Group:
-        options, known = job.options, published(self.number, dataset, encoder)
+        options, known = job.options, published(job.number, dataset, encoder)
 
         def seconds(method: Method, world: World) -> float:
             if path_of(method, world, options).exists():

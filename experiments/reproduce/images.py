@@ -85,16 +85,14 @@ class ImageTable:
     """Callable that trains the rows of a table on images and writes it.
 
     Attributes:
-      number: Number of the dissertation's table.
       datasets: Datasets of the published table.
       groups: Rows of each group, by suffix of its name.
       small_groups: Groups at small scale; by default all.
       reported: Reported metrics.
     """
 
-    number: str
     groups: Mapping[str, Sequence[Line]]
-    datasets: tuple[str, ...] = tuple(DATASETS)
+    datasets: tuple[str, ...]
     small_groups: Mapping[str, Sequence[Line]] | None = None
     reported: Reported = Reported(("linear", "knn"), "linear", "images")
 
@@ -133,7 +131,7 @@ class ImageTable:
 
     def _groups(self, dataset: str, job: Job) -> Iterator[Group]:
         options, folder = job.options, job.options.data / dataset
-        known = published_numbers(self.number, dataset, "resnet50")
+        known = published_numbers(job.number, dataset, "resnet50")
         shared = {
             "source": {"data": str(folder) if folder.exists() else dataset},
             "protocol": {"seeds": options.seeds},
@@ -244,42 +242,42 @@ def _training_note(options: Options) -> str:
     )
 
 
-TABLES = {
-    "contrastive losses on images": ImageTable(
-        number="6.4", groups={"": [Line(loss, loss, _NAMES[loss]) for loss in LOSSES]}
+def _target(title: str, datasets: tuple[str, ...] = tuple(DATASETS), **table: Any) -> Target:
+    return Target(
+        title=title,
+        load=lambda options, console: [],
+        make=ImageTable(datasets=datasets, **table),
+        data=f"a folder of {', '.join(datasets)}; --datasets downloads missing ones",
+        flags=("datasets", "methods", "scale", "estimate"),
+        settings=("published",),
+    )
+
+
+TARGETS = {
+    "table-6.4": _target(
+        "contrastive losses on images",
+        groups={"": [Line(loss, loss, _NAMES[loss]) for loss in LOSSES]},
     ),
-    "the number of negatives": ImageTable(
-        number="6.5",
+    "table-6.5": _target(
+        "the number of negatives",
         datasets=("cifar10", "stl10"),
         groups=_numbers_of_negatives(30, 62, 126, 254, 510),
         small_groups=_numbers_of_negatives(62, 254),
     ),
-    "the hardness of BCL": ImageTable(
-        number="6.6",
+    "table-6.6": _target(
+        "the hardness of BCL",
         datasets=("cifar10", "stl10"),
         groups=_values("beta", 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     ),
-    "the prior of BCL": ImageTable(
-        number="6.7",
+    "table-6.7": _target(
+        "the prior of BCL",
         datasets=("tiny-imagenet",),
         groups=_values("tau_plus", 0.001, 0.005, 0.01),
         reported=Reported(("linear", "linear_top5", "knn"), "linear", "images"),
     ),
-    "seconds per epoch": ImageTable(
-        number="6.8",
+    "table-6.8": _target(
+        "seconds per epoch",
         groups={"": [Line(loss, loss, _NAMES[loss]) for loss in ("simclr", "bcl")]},
         reported=Reported(("seconds_per_epoch",), "seconds_per_epoch", None),
     ),
-}
-"""The tables by title."""
-TARGETS = {
-    f"table-{table.number}": Target(
-        title=f"Table {table.number}: {title}",
-        load=lambda options, console: [],
-        make=table,
-        data=f"a folder of {', '.join(table.datasets)}; --datasets downloads missing ones",
-        flags=("datasets", "methods", "scale", "estimate"),
-        settings=("published",),
-    )
-    for title, table in TABLES.items()
 }

@@ -65,14 +65,11 @@ def pool(outcomes: Sequence[Outcome]) -> Outcome:
     first = outcomes[0]
     if len(outcomes) == 1:
         return first
-    users = np.array([outcome.per_user for outcome in outcomes], float)
-    there = ~np.isnan(users)
-    counts = there.sum(axis=0)
-    mean = np.where(there, users, 0).sum(axis=0) / np.where(counts, counts, np.nan)
+    users = np.ma.masked_invalid([outcome.per_user for outcome in outcomes])
     return dataclasses.replace(
         first,
         per_seed=[metrics for outcome in outcomes for metrics in outcome.per_seed],
-        per_user=mean.tolist(),
+        per_user=users.mean(axis=0).filled(np.nan).tolist(),
         roc=np.mean([outcome.roc for outcome in outcomes], axis=0).tolist() if first.roc else [],
         splits=len(outcomes),
     )

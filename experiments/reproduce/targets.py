@@ -90,13 +90,18 @@ class Job(NamedTuple):
         """The data of a target that uses a single split."""
         return self.worlds[0]
 
+    @property
+    def number(self) -> str:
+        """Number of the table or figure, such as ``4.2``."""
+        return self.options.target.partition("-")[2]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A table or a figure.
 
     Attributes:
-      title: Its title.
+      title: Its title, without its number.
       load: Loads the data.
       make: Trains the methods, prints the results and writes them.
       data: Data that ``--data`` requires, and whether it is downloaded.
@@ -115,23 +120,27 @@ class Target:
     settings: tuple[str, ...] = ("published", "minibatch")
     check: Callable[[Options], None] = lambda options: None
 
+    def numbered_title(self, name: str) -> str:
+        """Returns the title after the name, such as ``Table 4.2: negative samplers``."""
+        return f"{name.capitalize().replace('-', ' ')}: {self.title}"
+
     def run(self, options: Options, console: Console) -> None:
         """Loads the data, trains the methods, prints the results and writes them.
 
         The output folder is locked against other processes with the same target. Trainings that
         several targets share are locked individually, during training.
         """
-        worlds = self.load(options, console)
+        worlds, title = self.load(options, console), self.numbered_title(options.target)
         options.out.mkdir(parents=True, exist_ok=True)
         busy = f"another process is making {options.target} in {options.out}; wait for it to end."
         with hold(options.out / f".{options.target}.lock", busy=busy):
             for folder, (world, *_) in groupby(worlds, attrgetter("folder")):
                 train, test = world.train, world.test
                 console.print(
-                    f"{self.title}: {folder}, {train.n_users:,} users, {train.n_items:,} items, "
+                    f"{title}: {folder}, {train.n_users:,} users, {train.n_items:,} items, "
                     f"{len(train):,} + {len(test):,} interactions"
                 )
-            self.make(Job(self.title, options, worlds, console))
+            self.make(Job(title, options, worlds, console))
 
 
 def train_all(

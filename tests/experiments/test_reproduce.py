@@ -184,8 +184,7 @@ def test_the_list_has_all_targets_with_their_results(tmp_path, capsys):
     of = dict(zip(TARGETS, blocks, strict=True))
     for name, block in of.items():
         first, *_ = block.splitlines()
-        assert first.startswith(f"{name}  ")
-        assert first.split("  ")[1] == TARGETS[name].title.partition(": ")[2]
+        assert first == f"{name}  {TARGETS[name].title}"
     assert of["table-4.2"].endswith("results:\n    one/table-4.2-minibatch.csv")
     assert "cost.csv" in of["table-4.2"]
     assert of["table-4.3"].endswith("results: none")
