@@ -117,7 +117,7 @@ def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
     titles = "distance of the gradient, relative", "mean square error of a fit, relative"
     for axes, title in zip(panels, titles):
         axes.set_xscale("log", base=2)
-        axes.set(xlabel="k, noise samples to an observation", title=title)
+        axes.set(xlabel="k, noise samples per observation", title=title)
     panels[0].set_yscale("log")
     panels[0].legend()
     panels[1].axhline(1, color="0.5", linewidth=0.8)
@@ -167,7 +167,7 @@ def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
     panels[5].axis("off")
     panels[5].legend(*panels[0].get_legend_handles_labels(), loc="center", fontsize=10,
                      title="mean ± 95 % over the anchors")  # fmt: skip
-    title = "Mean square error against the mean over true negatives"
+    title = "Mean square error of the estimates of the mean over true negatives"
     _save(figure, folder / "figure_6_9", title, *_long_form(sweeps, _PUBLISHED))
 
 

@@ -74,8 +74,9 @@ def draw_epoch_times(job: Job) -> None:
     axes.set_xticks(range(len(names)), names)
     axes.set_yscale("log")
     axes.set_ylabel("seconds per epoch")
+    axes.margins(y=0.1)
     axes.grid(axis="y", alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=len(_TIMED))
     finish(job, figure, ["dataset", "method", "seconds"], rows)
 
 
