@@ -18,7 +18,7 @@ from ..objectives.noisy import ramp
 from ..objectives.pairwise import group_bpr, likely_and_unpopular, popular_and_not
 from .comparisons import RankingTable
 from .data import check_judgeable, load_rated, with_noise
-from .figures import draw_values, finish, finish_axes
+from .figures import draw_values, finish
 from .methods import Method, Recipe, World
 from .outcomes import Reported
 from .targets import Job, Options, Target, length, shown, train_all
@@ -186,7 +186,7 @@ def draw_laws(density: Callable[[stats.VarianceGamma, jax.Array], jax.Array], jo
             axes.plot(x, values, label=f"d = {dim}")
             rows += [[dim, scale, *pair] for pair in zip(x.tolist(), values.tolist(), strict=True)]
         axes.set_title(f"λ = {scale:g}", fontsize=10)
-        finish_axes(axes, legend=True)
+        axes.legend()
     figure.supxlabel("score")
     figure.supylabel("density")
     finish(job, figure, ["dim", "scale", "score", "density"], rows)
@@ -203,8 +203,8 @@ def draw_roc(job: Job) -> None:
         axes.plot(rates, outcome.roc, label=f"{outcome.label}, AUC {auc:.3f}")
         rows += [[outcome.label, *pair] for pair in zip(rates, outcome.roc, strict=True)]
     axes.plot([0, 1], [0, 1], ":", color="0.6")
-    labels = "false positive rate (interactions rated 1)", "true positive rate"
-    finish_axes(axes, *labels, legend=True)
+    axes.set(xlabel="false positive rate (interactions rated 1)", ylabel="true positive rate")
+    axes.legend()
     finish(job, figure, ["method", "false_positive_rate", "true_positive_rate"], rows)
 
 
@@ -225,7 +225,7 @@ def draw_noise(job: Job) -> None:
             draw_values(axes, NOISE_RATES, values, capsize=3, label=name)
     ylabels = RECIPE.main.upper(), "relative to no noise"
     for axes, ylabel in zip(panels, ylabels, strict=True):
-        finish_axes(axes, "false positives added per training interaction", ylabel)
+        axes.set(xlabel="false positives added per training interaction", ylabel=ylabel)
     panels[0].legend()
     rows = [
         [label, rate, seed, value]
@@ -254,7 +254,8 @@ def draw_convergence(job: Job) -> None:
             curve = [float(np.mean(entry["auc"])) for entry in outcome.history]
             axes.plot(steps, curve, label=name)
             rows += [[name, *pair] for pair in zip(steps, curve, strict=True)]
-    finish_axes(axes, "epoch", "AUC on test data", legend=True)
+    axes.set(xlabel="epoch", ylabel="AUC on test data")
+    axes.legend()
     finish(job, figure, ["method", "epoch", "auc"], rows)
 
 

@@ -17,7 +17,7 @@ from .._progress import display
 from .comparisons import RankingTable
 from .contrastive import on_graph
 from .data import load_parts
-from .figures import Panel, draw_panels, finish, finish_axes
+from .figures import Panel, draw_panels, finish
 from .methods import Method, World
 from .targets import Job, Options, Target, shown, train_all
 from .training import train_published
@@ -149,7 +149,6 @@ def draw_scores(job: Job) -> None:
             label = name.replace("_", " ")
             axes.stairs(density, edges, fill=True, alpha=0.45, color=colour, label=label)
         axes.set_title(f"epoch {entry['epoch']}", fontsize=10)
-        axes.grid(alpha=0.3)
         bins = zip(edges[:-1], edges[1:], *counts.values(), strict=True)
         rows += [[entry["epoch"], *cells] for cells in bins]
     figure.axes[0].legend()
@@ -180,7 +179,7 @@ def draw_quality(job: Job) -> None:
         for outcome in outcomes:
             epochs = [entry["epoch"] for entry in outcome.history]
             axes.plot(epochs, [np.mean(e[name]) for e in outcome.history], label=outcome.label)
-        finish_axes(axes, "epoch", label)
+        axes.set(xlabel="epoch", ylabel=label)
     panels[1].legend()
     rows = [
         [outcome.label, entry["epoch"], *(np.mean(entry[name]) for name in labels)]

@@ -75,9 +75,8 @@ def draw_epoch_times(job: Job) -> None:
     axes.set_yscale("log")
     axes.set_ylabel("seconds per epoch")
     axes.margins(y=0.1)
-    axes.grid(axis="y", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=len(_TIMED))
-    finish(job, figure, ["dataset", "method", "seconds"], rows)
+    finish(job, figure, ["dataset", "method", "seconds"], rows, grid="y")
 
 
 def _contrastive_table(title: str, number: str) -> Target:

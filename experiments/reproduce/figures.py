@@ -1,7 +1,7 @@
 """Figures: panels, their axes and output files."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def draw_panels(
             draw_values(axes, range(len(scores)), scores, capsize=4)
             ticks = [x if isinstance(x, str) else f"{x:g}" for x in methods]
             axes.set_xticks(range(len(ticks)), ticks)
-            finish_axes(axes, label)
+            axes.set_xlabel(label)
             rows += [
                 [*cells, value, seed, score]
                 for value, of_seeds in zip(methods, scores, strict=True)
@@ -59,19 +59,18 @@ def draw_panels(
     finish(job, drawn, [*header, "value", "seed", main], rows)
 
 
-def finish_axes(axes: Axes, x: str = "", y: str = "", *, legend: bool = False) -> None:
-    """Labels the axes and draws a grid."""
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(alpha=0.3)
-    if legend:
-        axes.legend()
-
-
 def finish(
-    job: Job, figure: Figure, header: list[str], rows: list[list[Any]], *, about: str = ""
+    job: Job,
+    figure: Figure,
+    header: list[str],
+    rows: list[list[Any]],
+    *,
+    about: str = "",
+    grid: Literal["both", "y"] = "both",
 ) -> None:
     """Writes the figure, titled with the job's title and ``about``, as PNG and its data as CSV."""
+    for axes in figure.axes:
+        axes.grid(axis=grid, alpha=0.3)
     figure.suptitle(job.title + about, wrap=True)
     path = job.options.out / f"{job.options.target}.png"
     save_figure(figure, path)

@@ -141,11 +141,11 @@ def test_the_steps_of_a_training_are_measured(sets, monkeypatch):
     np.testing.assert_allclose((start, step), (7.0 - 0.6, 0.6 / 2))
 
 
-@pytest.mark.parametrize("name", images.TARGETS)
-def test_rows_have_the_names_of_the_published_ones(name):
-    table = images.TARGETS[name].make
+@pytest.mark.parametrize("target", images.TARGETS)
+def test_rows_have_the_names_of_the_published_ones(target):
+    table = images.TARGETS[target].make
     for dataset in table.datasets:
-        known = published(name.removeprefix("table-"), dataset, "resnet50")
+        known = published(target.removeprefix("table-"), dataset, "resnet50")
         lines = [line for lines in table.groups.values() for line in lines]
         assert {line.published for line in lines} == known.keys()
         for line in lines:
