@@ -30,11 +30,7 @@ _OF_METHOD: dict[str, dict[str, Any]] = {
     "punce": dict(color="#009E73", marker="o", linestyle="-"),
     "punce_more": dict(color="#E69F00", marker="D", linestyle=(0, (3, 2))),
 }
-_CLASSES: dict[str, dict[str, Any]] = {
-    "true_negative": dict(color="#0072B2", linestyle="-"),
-    "false_negative": dict(color="#D55E00", linestyle="--"),
-}
-_CURVES = ("#0072B2", "#E69F00", "#009E73", "#D55E00")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00")
 SYMBOLS = {
     "alpha": "α",
     "gamma": "γ, variation of the anchors' ranges",
@@ -58,57 +54,10 @@ Table = tuple[list[str], list[list[Any]]]
 """Header and lines of a CSV file."""
 
 
-def densities(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
-    """Figure 6.4: the class-conditional densities, with a panel for each alpha."""
-    figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), "density", sharey=True)
-    for axes, (alpha, row) in zip(panels, rows.items()):
-        for name, style in _CLASSES.items():
-            axes.plot(row["score"], row[name], label=name.replace("_", " ") + "s", **style)
-        axes.set(xlabel="score s", title=f"α = {alpha:g}")
-    panels[0].legend(loc="upper left")
-    panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])
-    title = "Densities of the two classes, ϕ standard normal"
-    _save(figure, folder / "figure_6_4", title, *_stacked("alpha", rows))
-
-
-def score_histograms(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
-    """Figure 6.8: the empirical distribution of exp(s / t), with a panel for each alpha."""
-    figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), "empirical density", sharey=True)
-    for axes, (alpha, row) in zip(panels, rows.items()):
-        edges = np.append(row["from"], row["to"][-1])
-        for name, style in _CLASSES.items():
-            axes.stairs(row[name], edges, fill=True, color=style["color"], alpha=0.25)
-            axes.stairs(row[name], edges, label=name.replace("_", " ") + "s", **style)
-        axes.set(xlabel="exp(s / t)", title=f"α = {alpha:g}")
-    panels[-1].legend()
-    title = "Drawn scores, ϕ standard normal, t = 2"
-    _save(figure, folder / "figure_6_8", title, *_stacked("alpha", rows))
-
-
-def weight_curves(folder: Path, panels_of: dict[str, dict[float, np.ndarray]]) -> None:
-    """Plots the importance weights against the empirical CDF of the scores."""
-    figure, panels = _panels(1, len(panels_of), (4.2 * len(panels_of), 3.6), "weight ω")
-    table: list[list[Any]] = []
-    for axes, (panel, curves) in zip(panels, panels_of.items()):
-        swept, _, title = panel.partition(": ")
-        for (value, omega), colour, line in zip(
-            curves.items(), _CURVES, ("-", "--", "-.", ":"), strict=True
-        ):
-            u = np.arange(1, len(omega) + 1) / len(omega)
-            axes.plot(u, omega, color=colour, linestyle=line, label=f"{swept} = {value:g}")
-            table += [[panel, swept, value, *row] for row in zip(u, omega)]
-        axes.axhline(1, color="0.5", linewidth=0.8)
-        axes.set(xlabel="u, share of the anchor's scores that are no larger", title=title)
-        axes.set_ylim(bottom=0)
-        axes.legend()
-    header = ["panel", "swept", "value", "u", "omega"]
-    _save(figure, folder / "weights", "Weight of a sample, by its rank", header, table)
-
-
 def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
     """Plots the convergence of NCE to maximum likelihood, for each noise: gradients and fits."""
-    figure, panels = _panels(1, 2, (9.5, 3.9))
-    for (name, row), colour, marker in zip(of_noise.items(), _CURVES, ("o", "s")):
+    figure, panels = panels_of(1, 2, (9.5, 3.9))
+    for (name, row), colour, marker in zip(of_noise.items(), COLOURS, ("o", "s")):
         points: dict[str, Any] = dict(color=colour, marker=marker, linestyle="none", markersize=4)
         panels[0].plot(row["k"], row["expected"], color=colour, label=f"noise: {name}")
         panels[0].errorbar(row["k"], row["drawn"], 2 * row["deviation"], **points)
@@ -122,7 +71,7 @@ def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
     panels[0].legend()
     panels[1].axhline(1, color="0.5", linewidth=0.8)
     title = "NCE compared with maximum likelihood; lines: theory"
-    _save(figure, folder / "nce", title, *_stacked("noise", of_noise))
+    save(figure, folder / "nce", title, *stacked("noise", of_noise))
 
 
 def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]]) -> None:
@@ -131,7 +80,7 @@ def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]
         "linear": "accuracy, linear, fitted with all labels",
         "pu_auc": "AUC of labelled against unlabelled, linear",
     }
-    figure, panels = _panels(1, 2, (11.5, 4.6))
+    figure, panels = panels_of(1, 2, (11.5, 4.6))
     at = np.arange(len(SHARES))
     for axes, (measure, title) in zip(panels, titles.items()):
         for i, (name, label) in enumerate(METHODS.items()):
@@ -147,13 +96,13 @@ def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3,
                   fontsize=9)  # fmt: skip
     title = "Digits, even against odd: mean and deviation over seeds"
-    _save(figure, folder / "punce", title, list(rows[0]), map(dict.values, rows))
+    save(figure, folder / "punce", title, list(rows[0]), map(dict.values, rows))
     _write(folder / "punce_paired.csv", list(summary[0]), map(dict.values, summary))
 
 
 def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
     """Figure 6.9: mean square error along each sweep."""
-    figure, panels = _panels(2, 3, (12.5, 7), "mean square error")
+    figure, panels = panels_of(2, 3, (12.5, 7), "mean square error")
     for axes, (parameter, sweep) in zip(panels, sweeps.items()):
         for name in _PUBLISHED:
             _curve(axes, sweep, name, "mse")
@@ -168,12 +117,12 @@ def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
     panels[5].legend(*panels[0].get_legend_handles_labels(), loc="center", fontsize=10,
                      title="mean ± 95 % over the anchors")  # fmt: skip
     title = "Mean square error of the estimates of the mean over true negatives"
-    _save(figure, folder / "figure_6_9", title, *_long_form(sweeps, _PUBLISHED))
+    save(figure, folder / "figure_6_9", title, *_long_form(sweeps, _PUBLISHED))
 
 
 def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
     """Figure 6.10: mean of the estimates, with their bias below."""
-    figure, panels = _panels(2, len(sweeps), (5 * len(sweeps), 6.6), sharex="col")
+    figure, panels = panels_of(2, len(sweeps), (5 * len(sweeps), 6.6), sharex="col")
     for above, below, (parameter, sweep) in zip(
         panels[: len(sweeps)], panels[len(sweeps) :], sweeps.items()
     ):
@@ -188,14 +137,14 @@ def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
     panels[len(sweeps)].set_ylabel("bias")
     panels[0].legend()
     table = _long_form(sweeps, _PUBLISHED)
-    _save(figure, folder / "figure_6_10", "Mean of the estimates", *table)
+    save(figure, folder / "figure_6_10", "Mean of the estimates", *table)
 
 
 def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]) -> None:
     """Bias of the estimators for a misspecified class prior or encoder quality."""
     names = ("biased", "dcl", "bcl")
     ylabel = "bias, % of the mean over true negatives"
-    figure, panels = _panels(1, len(sweeps), (5 * len(sweeps), 3.8), ylabel, sharey=True)
+    figure, panels = panels_of(1, len(sweeps), (5 * len(sweeps), 3.8), ylabel, sharey=True)
     for axes, (parameter, sweep) in zip(panels, sweeps.items()):
         percent = 100 / sweep["supervised"][:, None]
         relative = sweep | {key: percent * sweep[key] for key in ("bias", "bias_se")}
@@ -214,14 +163,14 @@ def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]
     panels[0].set_ylim(low, high + 0.1 * (high - low))  # room for the annotations
     panels[0].legend(loc="lower left")
     table = _long_form(sweeps, names)
-    _save(figure, folder / "misspecified", "Bias under wrong assumptions", *table)
+    save(figure, folder / "misspecified", "Bias under wrong assumptions", *table)
 
 
 def convergence(
     folder: Path, sweep: Sweep, limits: dict[str, float], rates: dict[str, float]
 ) -> None:
     """Error of the estimate and of the loss as N grows, with the limits of the populations."""
-    figure, (left, right) = _panels(1, 2, (11.5, 5))
+    figure, (left, right) = panels_of(1, 2, (11.5, 5))
     x, bcl = sweep["x"], list(ESTIMATORS).index("bcl")
     for i, (name, label) in enumerate(ESTIMATORS.items()):
         style = dict(_STYLES[name], markersize=5, linewidth=1.5)
@@ -254,10 +203,10 @@ def convergence(
         axes.legend(fontsize=9, loc="lower left")
     title = "Theorem 6.2: convergence to the supervised mean and loss as N grows"
     table = _long_form({"n_neg": sweep}, tuple(ESTIMATORS))
-    _save(figure, folder / "convergence", title, *table)
+    save(figure, folder / "convergence", title, *table)
 
 
-def _panels(
+def panels_of(
     rows: int, columns: int, size: tuple[float, float], ylabel: str = "", **options: Any
 ) -> tuple[Figure, list[Axes]]:
     """Creates the panels, with a label of the y-axes left of each row."""
@@ -279,7 +228,7 @@ def _curve(axes: Axes, sweep: Sweep, name: str, quantity: str) -> None:
         axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.2, linewidth=0)
 
 
-def _stacked(name: str, groups: Mapping[Any, dict[str, np.ndarray]]) -> Table:
+def stacked(name: str, groups: Mapping[Any, dict[str, np.ndarray]]) -> Table:
     """Returns the tables of all values of ``name``, concatenated vertically."""
     header = [name, *next(iter(groups.values()))]
     return header, [[key, *line] for key, of in groups.items() for line in zip(*of.values())]
@@ -301,7 +250,7 @@ def _long_form(sweeps: dict[str, Sweep], names: Sequence[str]) -> Table:
     return ["parameter", "value", "estimator", *columns], lines
 
 
-def _save(
+def save(
     figure: Figure, path: Path, title: str, header: Sequence[str], lines: Iterable[Iterable[Any]]
 ) -> None:
     """Writes the titled figure as PNG, and its data as CSV."""

@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import weights
-
 from . import _model as model
 from ._figures import Sweep
 from ._model import ESTIMATORS, Setting
@@ -17,7 +15,6 @@ from ._options import RATE_FROM, Config
 
 POINTS = 21
 """Number of values of a swept parameter."""
-_ALPHAS = (0.5, 0.7, 0.9, 1.0)
 _SMALLEST_N = 8
 
 
@@ -85,53 +82,3 @@ def rates(growing: Sweep) -> dict[str, float]:
         root = np.sqrt(growing["mse"][from_, list(ESTIMATORS).index(name)])
         rates[name] = float(np.polyfit(np.log(growing["x"][from_]), np.log(root), 1)[0])
     return rates
-
-
-def densities() -> dict[float, dict[str, np.ndarray]]:
-    """Densities of the scores of true and false negatives, keyed by α."""
-    s = np.linspace(-4, 4, 401)
-    below = np.asarray(jax.scipy.stats.norm.cdf(jnp.asarray(s)), np.float64)
-    pdf = np.exp(-(s**2) / 2) / np.sqrt(2 * np.pi)
-    return {
-        alpha: {
-            "score": s,
-            "true_negative": 2 * pdf * (alpha * (1 - below) + (1 - alpha) * below),
-            "false_negative": 2 * pdf * ((1 - alpha) * (1 - below) + alpha * below),
-        }
-        for alpha in _ALPHAS
-    }
-
-
-def score_histograms(
-    config: Config, n: int = 20_000, temperature: float = 2.0
-) -> dict[float, dict]:
-    """Histograms of one anchor's ``n`` scores, from a normal distribution instead of a uniform."""
-    edges = np.linspace(0, 6, 61)
-    rows = {}
-    for alpha in _ALPHAS:
-        setting = Setting(alpha, 0.0, config.tau_plus, temperature, 0.5, alpha, config.tau_plus)
-        key = jax.random.key(config.seed)
-        sample = model.draw(key, setting, n_anchors=1, n_neg=n, n_pos=1)  # uniform in ±0.5
-        scores = jnp.exp(jax.scipy.stats.norm.ppf(sample.neg + 0.5) / temperature)
-        scores, is_true = np.asarray(scores[0]), np.asarray(sample.is_true[0])
-        rows[alpha] = {"from": edges[:-1], "to": edges[1:]} | {
-            name: np.histogram(scores[label], edges)[0] / max(label.sum(), 1) / np.diff(edges)
-            for name, label in (("true_negative", is_true), ("false_negative", ~is_true))
-        }
-    return rows
-
-
-def weight_curves(config: Config, n: int = 1000) -> dict[str, dict[float, np.ndarray]]:
-    """Weights of BCL by rank, for several values of α and of β."""
-    ranked = jnp.arange(float(n))
-
-    def omega(alpha: float, beta: float) -> np.ndarray:
-        return np.asarray(
-            weights.bayesian_weights(ranked, tau_plus=config.tau_plus, alpha=alpha, beta=beta)
-        )
-
-    tau = f"τ⁺ = {config.tau_plus:g}"
-    return {
-        f"α: β = 0.5, {tau}": {alpha: omega(alpha, 0.5) for alpha in _ALPHAS},
-        f"β: α = 0.9, {tau}": {beta: omega(0.9, beta) for beta in (0.5, 0.7, 0.9, 1.0)},
-    }

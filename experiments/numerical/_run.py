@@ -22,6 +22,7 @@ from . import _figures as figures
 from . import _measures as measures
 from . import _nce as nce
 from . import _punce as punce
+from . import _shapes as shapes
 from ._figures import Sweep
 from ._model import ESTIMATORS
 from ._options import Config, parse
@@ -47,9 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(config: Config, folder: Path, console: Console) -> None:
     summary = []
     with console.status("densities, scores and weights") as status:
-        figures.densities(folder, measures.densities())
-        figures.score_histograms(folder, measures.score_histograms(config))
-        figures.weight_curves(folder, measures.weight_curves(config))
+        shapes.densities(folder)
+        shapes.score_histograms(folder, config)
+        shapes.weight_curves(folder, config)
 
         sweeps = {}
         for parameter, values in measures.grids(config).items():

@@ -214,8 +214,8 @@ def draw_noise(job: Job) -> None:
     scores = {}
     for rate in NOISE_RATES:
         job.console.print(f"{rate:.0%} of false positives")
-        noisy = with_noise(job.world, rate)
-        for outcome in train_all([by_name[name] for name in ROBUST], job, [noisy]):
+        noisy = job._replace(worlds=[with_noise(job.world, rate)])
+        for outcome in train_all([by_name[name] for name in ROBUST], noisy):
             scores[outcome.label, rate] = outcome.by_seed(RECIPE.main)
     figure = Figure(figsize=(10, 4), layout="constrained")
     panels = figure.subplots(1, 2)

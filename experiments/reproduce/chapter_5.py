@@ -39,19 +39,17 @@ def draw_hyperparameters(job: Job) -> None:
     panels = []
     for encoder in dict.fromkeys(job.options.encoders or contrastive.ENCODERS):
         dpl = contrastive.tuned("dpl", encoder)
-
-        def panel(name: str, values: Mapping[float, dict[str, Any]], of: Method = dpl) -> Panel:
-            methods = {
-                f"{value:g}": dataclasses.replace(of, label=f"{value:g}", **changes)
-                for value, changes in values.items()
-            }
-            return Panel((of.recipe.encoder, name), f"{of.recipe.encoder}: {name}", methods)
-
-        taus = {tau: {"hyperparams": {**dpl.hyperparams, "tau_plus": tau}} for tau in TAUS}
+        values: dict[str, dict[float, dict[str, Any]]] = {
+            "extra positives M": {size: {"n_pos": size} for size in SIZES},
+            "negatives N": {size: {"n_neg": size} for size in SIZES},
+            "prior τ⁺": {x: {"hyperparams": {**dpl.hyperparams, "tau_plus": x}} for x in TAUS},
+        }
         panels.append([
-            panel("extra positives M", {size: {"n_pos": size} for size in SIZES}),
-            panel("negatives N", {size: {"n_neg": size} for size in SIZES}),
-            panel("prior τ⁺", taus),
+            Panel((encoder, name), f"{encoder}: {name}", {
+                f"{value:g}": dataclasses.replace(dpl, label=f"{value:g}", **changed)
+                for value, changed in changes.items()
+            })
+            for name, changes in values.items()
         ])  # fmt: skip
     size = (12, 3.5 * len(panels))
     draw_panels(job, panels, ["encoder", "parameter"], figsize=size, sharey="row")

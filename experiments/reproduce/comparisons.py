@@ -42,15 +42,15 @@ class RankingTable:
         self.check(options, job.world)
         groups = []
         for folder, splits in groupby(job.worlds, attrgetter("folder")):
-            worlds, name = list(splits), Path(folder).resolve().name
+            own, name = job._replace(worlds=list(splits)), Path(folder).resolve().name
             for encoder in dict.fromkeys(options.encoders or self.encoders):
                 rows = {
                     method.label: method
-                    for method in self.methods(options, encoder, name, worlds[0])
+                    for method in self.methods(options, encoder, name, own.world)
                     if options.setting == "minibatch" or not method.batches
                 }
                 methods = choose(rows, options.methods)
-                groups.append(self._group(job, options.dataset or name, encoder, worlds, methods))
+                groups.append(self._group(own, options.dataset or name, encoder, methods))
         first, _ = groups[0].times[0]
         kind = "ablation" if options.ablation else options.setting
         times = f"-{options.splits}-splits" if options.splits > 1 else ""
@@ -70,9 +70,7 @@ class RankingTable:
             estimate="most" if self.long or options.estimate else "",
         )
 
-    def _group(
-        self, job: Job, dataset: str, encoder: str, worlds: list[World], methods: Sequence[Method]
-    ) -> Group:
+    def _group(self, job: Job, dataset: str, encoder: str, methods: Sequence[Method]) -> Group:
         options, known = job.options, published(job.number, dataset, encoder)
 
         def seconds(method: Method, world: World) -> float:
@@ -84,16 +82,16 @@ class RankingTable:
         def train() -> list[Outcome]:
             if self.long:
                 job.console.print(f"{dataset}, {encoder}")
-            return train_all(methods, job, worlds)
+            return train_all(methods, job)
 
         return Group(
             dataset,
             encoder,
             title=_title(job, [dataset], [encoder]),
             published=[known.get(m.published or m.label, {}) for m in methods],
-            times=[(m.label, partial(seconds, m, world)) for m in methods for world in worlds],
+            times=[(m.label, partial(seconds, m, world)) for m in methods for world in job.worlds],
             train=train,
-            note=_training_note(encoder, dataset, worlds[0], methods, options),
+            note=_training_note(encoder, dataset, job.world, methods, options),
         )
 
 

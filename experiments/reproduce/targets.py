@@ -143,15 +143,13 @@ class Target:
             self.make(Job(title, options, worlds, console))
 
 
-def train_all(
-    methods: Sequence[Method], job: Job, worlds: Sequence[World] | None = None
-) -> list[Outcome]:
-    """Trains and evaluates the methods on each world, or reads outcomes of an earlier command.
+def train_all(methods: Sequence[Method], job: Job) -> list[Outcome]:
+    """Trains and evaluates the methods, or reads outcomes of an earlier command.
 
-    The worlds, by default those of the job, are splits of the same data; the outcomes of a method
-    on all of them are pooled.
+    The worlds of the job are splits of the same data; the outcomes of a method on all of them are
+    pooled.
     """
-    worlds, outcomes = job.worlds if worlds is None else worlds, []
+    worlds, outcomes = job.worlds, []
     with display(job.console) as screen:
         for method in methods:
             of_splits = []

@@ -406,7 +406,7 @@ def test_a_run_that_was_cut_off_may_start_again(tmp_path, monkeypatch, capsys):
     def cut_off(*_, **__):
         raise ValueError("cut off")
 
-    monkeypatch.setattr("experiments.numerical._run.figures.score_histograms", cut_off)
+    monkeypatch.setattr("experiments.numerical._run.shapes.score_histograms", cut_off)
     for _ in range(2):
         assert main([*QUICK, "--out", str(tmp_path)]) == 2
         assert "cut off" in capsys.readouterr().err

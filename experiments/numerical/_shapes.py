@@ -1,0 +1,93 @@
+"""Figures of the score densities and of the weights, each with a CSV file of its data."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import weights
+
+from . import _model as model
+from ._figures import COLOURS, panels_of, save, stacked
+from ._options import Config
+
+_ALPHAS = (0.5, 0.7, 0.9, 1.0)
+_CLASSES: dict[str, dict[str, Any]] = {
+    "true_negative": dict(color="#0072B2", linestyle="-"),
+    "false_negative": dict(color="#D55E00", linestyle="--"),
+}
+
+
+def densities(folder: Path) -> None:
+    """Figure 6.4: densities of the scores of true and false negatives, with a panel for each α."""
+    s = np.linspace(-4, 4, 401)
+    below = np.asarray(jax.scipy.stats.norm.cdf(jnp.asarray(s)), np.float64)
+    pdf = np.exp(-(s**2) / 2) / np.sqrt(2 * np.pi)
+    figure, panels = panels_of(1, len(_ALPHAS), (3.1 * len(_ALPHAS), 3.2), "density", sharey=True)
+    rows = {}
+    for axes, alpha in zip(panels, _ALPHAS):
+        rows[alpha] = {
+            "score": s,
+            "true_negative": 2 * pdf * (alpha * (1 - below) + (1 - alpha) * below),
+            "false_negative": 2 * pdf * ((1 - alpha) * (1 - below) + alpha * below),
+        }
+        for name, style in _CLASSES.items():
+            axes.plot(s, rows[alpha][name], label=name.replace("_", " ") + "s", **style)
+        axes.set(xlabel="score s", title=f"α = {alpha:g}")
+    panels[0].legend(loc="upper left")
+    panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])
+    title = "Densities of the two classes, ϕ standard normal"
+    save(figure, folder / "figure_6_4", title, *stacked("alpha", rows))
+
+
+def score_histograms(folder: Path, config: Config) -> None:
+    """Figure 6.8: the empirical distribution of exp(s / t), with a panel for each α.
+
+    The scores of one anchor are drawn from a normal distribution instead of a uniform.
+    """
+    edges, temperature, key = np.linspace(0, 6, 61), 2.0, jax.random.key(config.seed)
+    size = 3.1 * len(_ALPHAS), 3.2
+    figure, panels = panels_of(1, len(_ALPHAS), size, "empirical density", sharey=True)
+    rows = {}
+    for axes, alpha in zip(panels, _ALPHAS):
+        tau_plus = config.tau_plus
+        setting = model.Setting(alpha, 0.0, tau_plus, temperature, 0.5, alpha, tau_plus)
+        sample = model.draw(key, setting, n_anchors=1, n_neg=20_000, n_pos=1)  # uniform in ±0.5
+        scores = jnp.exp(jax.scipy.stats.norm.ppf(sample.neg + 0.5) / temperature)
+        scores, is_true = np.asarray(scores[0]), np.asarray(sample.is_true[0])
+        rows[alpha] = {"from": edges[:-1], "to": edges[1:]}
+        for label, (name, style) in zip((is_true, ~is_true), _CLASSES.items()):
+            counts = np.histogram(scores[label], edges)[0]
+            density = rows[alpha][name] = counts / max(label.sum(), 1) / np.diff(edges)
+            axes.stairs(density, edges, fill=True, color=style["color"], alpha=0.25)
+            axes.stairs(density, edges, label=name.replace("_", " ") + "s", **style)
+        axes.set(xlabel="exp(s / t)", title=f"α = {alpha:g}")
+    panels[-1].legend()
+    title = "Drawn scores, ϕ standard normal, t = 2"
+    save(figure, folder / "figure_6_8", title, *stacked("alpha", rows))
+
+
+def weight_curves(folder: Path, config: Config) -> None:
+    """Weights of BCL by the empirical CDF of the scores, for several values of α and of β."""
+    n, tau_plus = 1000, config.tau_plus
+    u = np.arange(1, n + 1) / n
+    curves = {"α": [(alpha, 0.5) for alpha in _ALPHAS], "β": [(0.9, beta) for beta in _ALPHAS]}
+    figure, panels = panels_of(1, 2, (8.4, 3.6), "weight ω")
+    table: list[list[Any]] = []
+    for axes, (swept, pairs), fixed in zip(panels, curves.items(), ("β = 0.5", "α = 0.9")):
+        title = f"{fixed}, τ⁺ = {tau_plus:g}"
+        for (alpha, beta), colour, line in zip(pairs, COLOURS, ("-", "--", "-.", ":")):
+            ranked, value = jnp.arange(float(n)), alpha if swept == "α" else beta
+            omega = weights.bayesian_weights(ranked, tau_plus=tau_plus, alpha=alpha, beta=beta)
+            axes.plot(u, omega, color=colour, linestyle=line, label=f"{swept} = {value:g}")
+            table += [
+                [f"{swept}: {title}", swept, value, *row] for row in zip(u, np.asarray(omega))
+            ]
+        axes.axhline(1, color="0.5", linewidth=0.8)
+        axes.set(xlabel="u, share of the anchor's scores that are no larger", title=title)
+        axes.set_ylim(bottom=0)
+        axes.legend()
+    header = ["panel", "swept", "value", "u", "omega"]
+    save(figure, folder / "weights", "Weight of a sample, by its rank", header, table)
