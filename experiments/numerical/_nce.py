@@ -1,7 +1,8 @@
 """Noise-contrastive estimation (NCE) versus maximum likelihood, with known item probabilities."""
 
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from crl_jax import losses
+
+from ._panels import COLOURS, panels_of, save, stacked
 
 N_ITEMS = 50
 N_OBSERVED, N_DRAWS = 200, 50
@@ -142,3 +145,23 @@ def measure(seed: int) -> dict[str, dict[str, np.ndarray]]:
         items = items_of(items_key, power)
         found[name] = {"k": np.array(RATIOS), **distances(draw_key, items), **fits(seed, items)}
     return found
+
+
+def draw(folder: Path, of_noise: dict[str, dict[str, np.ndarray]]) -> None:
+    """Plots the convergence of NCE to maximum likelihood, for each noise: gradients and fits."""
+    figure, panels = panels_of(1, 2, (9.5, 3.9))
+    for (name, row), colour, marker in zip(of_noise.items(), COLOURS, ("o", "s")):
+        points: dict[str, Any] = dict(color=colour, marker=marker, linestyle="none", markersize=4)
+        panels[0].plot(row["k"], row["expected"], color=colour, label=f"noise: {name}")
+        panels[0].errorbar(row["k"], row["drawn"], 2 * row["deviation"], **points)
+        panels[1].plot(row["k"], row["theory"], color=colour)
+        panels[1].plot(row["k"], row["error"], **points)
+    titles = "distance of the gradient, relative", "mean square error of a fit, relative"
+    for axes, title in zip(panels, titles):
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="k, noise samples per observation", title=title)
+    panels[0].set_yscale("log")
+    panels[0].legend()
+    panels[1].axhline(1, color="0.5", linewidth=0.8)
+    title = "NCE compared with maximum likelihood; lines: theory"
+    save(figure, folder / "nce", title, *stacked("noise", of_noise))

@@ -3,16 +3,20 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from rich.console import Console
+from rich.table import Table
 
 from crl_jax import augment, data, metrics, models, tasks, train
 
 from ..reproduce.outcomes import holm, roc_curve
+from ._panels import panels_of, save, write
 
 SHARES = (0.01, 0.1, 0.5)
 """Shares of the even digits that are labelled."""
@@ -25,6 +29,14 @@ METHODS = {
     "punce_more": "puNCE, prior 1.5 π",
 }
 """In the order of the figure. SupCon with a class per unlabelled image is puNCE with prior 0."""
+_STYLES: dict[str, dict[str, Any]] = {
+    "info_nce": dict(color="black", marker="x", linestyle=":"),
+    "supcon": dict(color="#0072B2", marker="^", linestyle="--"),
+    "supcon_negative": dict(color="#D55E00", marker="s", linestyle="-."),
+    "punce_half": dict(color="#CC79A7", marker="v", linestyle=(0, (5, 1, 1, 1))),
+    "punce": dict(color="#009E73", marker="o", linestyle="-"),
+    "punce_more": dict(color="#E69F00", marker="D", linestyle=(0, (3, 2))),
+}
 MEASURES = ("linear", "pu_auc")
 """The test accuracy of a linear classifier fitted with all labels; and the AUC on test images of a
 linear classifier fitted to separate labelled from unlabelled images."""
@@ -215,3 +227,49 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _deviation(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else math.nan
+
+
+def draw(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]]) -> None:
+    """Compares puNCE with InfoNCE and SupCon, by the share of labelled positives."""
+    titles = {
+        "linear": "accuracy, linear, fitted with all labels",
+        "pu_auc": "AUC of labelled against unlabelled, linear",
+    }
+    figure, panels = panels_of(1, 2, (11.5, 4.6))
+    at = np.arange(len(SHARES))
+    for axes, (measure, title) in zip(panels, titles.items()):
+        for i, (name, label) in enumerate(METHODS.items()):
+            own = [row for row in summary if (row["measure"], row["method"]) == (measure, name)]
+            beside = at + 0.08 * (i - (len(METHODS) - 1) / 2)  # so that error bars do not overlap
+            mean, deviation = ([row[of] for row in own] for of in ("mean", "deviation"))
+            axes.errorbar(
+                beside, mean, np.nan_to_num(deviation), label=label, capsize=2, markersize=5,
+                linewidth=1.2, **_STYLES[name],
+            )  # fmt: skip
+        axes.set_xticks(at, [f"{share:.0%}" for share in SHARES])
+        axes.set(xlabel="share of the even digits that is labelled", title=title)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3,
+                  fontsize=9)  # fmt: skip
+    title = "Digits, even against odd: mean and deviation over seeds"
+    save(figure, folder / "punce", title, list(rows[0]), map(dict.values, rows))
+    write(folder / "punce_paired.csv", list(summary[0]), map(dict.values, summary))
+
+
+def report(console: Console, summary: list[dict[str, Any]], seeds: int) -> None:
+    """Prints the results of puNCE and the other methods on digits."""
+    table = Table(
+        title=f"Digits, even against odd: mean ± deviation of {seeds} seeds, and p of "
+        "the difference to puNCE with prior π"
+    )
+    table.add_column("method")
+    for measure in MEASURES:
+        for share in SHARES:
+            table.add_column(f"{measure}, {share:.0%}", justify="right")
+    for name, label in METHODS.items():
+        cells = []
+        for row in summary:
+            if row["method"] == name:
+                p = "" if math.isnan(row["p"]) else f"\np = {row['p']:.2g}"
+                cells.append(f"{row['mean']:.3f} ± {row['deviation']:.3f}{p}")
+        table.add_row(label, *cells)
+    console.print(table)

@@ -10,8 +10,8 @@ import numpy as np
 from crl_jax import weights
 
 from . import _model as model
-from ._figures import COLOURS, panels_of, save, stacked
 from ._options import Config
+from ._panels import COLOURS, panels_of, save, stacked
 
 _ALPHAS = (0.5, 0.7, 0.9, 1.0)
 _CLASSES: dict[str, dict[str, Any]] = {
