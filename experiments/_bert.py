@@ -1,16 +1,16 @@
-"""Text encoders: published BERT weights with their vocabulary, or a small BERT from scratch."""
+"""Text encoders: BERT with published weights or from scratch, and their files in a run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from crl_jax import data, models
 from crl_jax.models import Pooling
 
-from ._option_group import option_group
+from ._encoder_file import SavedEncoder, save_encoder
 from ._program import flag
-from ._ranges import COUNT, MOST, Range, read_json
+from ._ranges import COUNT, MOST, Range, option_group, read_json, shorten
 
 _FROM_SCRATCH = {"width": 64, "n_layers": 1, "vocab_size": 2000}
 _HEADS, _DROPOUT = 4, 0.1
@@ -169,3 +169,62 @@ def _lowercase(options: BertOptions, path: Path) -> bool:
     beside = path.with_name("tokenizer_config.json")
     said = read_json(beside) if beside.exists() else {}
     return not isinstance(said, dict) or said.get("do_lower_case") is not False
+
+
+VOCABULARY = "vocab.txt"
+
+
+def save_text_encoder(folder: Path, encoder: Encoder, params: Any, rest: Any) -> None:
+    """Saves trained variables, including those of a BERT, its configuration and its vocabulary."""
+    encoder.words.save(folder / VOCABULARY)
+    save_encoder(folder, params, rest, bert=asdict(encoder.settings))
+
+
+def open_texts(kept: SavedEncoder[Any], lowercase: bool | None, length: int | None) -> Encoder:
+    """Returns the text encoder of a run: the configuration of its BERT, and its tokenizer.
+
+    Args:
+      kept: The saved networks of the run.
+      lowercase: Whether its tokenizer lower-cases texts, from its configuration.
+      length: Number of tokens per text, from its configuration.
+
+    Raises:
+      DataError: If the vocabulary is missing or corrupt, or does not match the network.
+      ValueError: If the configuration of the BERT is missing or corrupt.
+    """
+    path = kept.folder / VOCABULARY
+    try:
+        settings = models.BERT(**kept.told["bert"])
+    except (KeyError, TypeError, ValueError):
+        said = f"{kept.path}: expected the settings of a BERT, got {shorten(kept.told)}."
+        raise ValueError(said) from None
+    if not path.exists():
+        raise data.DataError(f"{kept.folder} has no {path.name}, which {kept.path.name} needs.")
+    assert lowercase is not None
+    assert length is not None
+    words = data.WordPiece.read(path, lowercase=lowercase)
+    if len(words) > settings.vocab_size:
+        raise data.DataError(
+            f"{path}: expected the {settings.vocab_size} pieces of {kept.path}, got {len(words)}."
+        )
+    return Encoder(settings, words, length)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns the stripped lines of a text file.
+
+    Raises:
+      DataError: If the file does not exist or is not UTF-8, or a line is blank.
+    """
+    if not path.is_file():
+        raise data.DataError(f"{path}: expected a file with a text in each line, got none.")
+    content = path.read_bytes()
+    try:
+        lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise data.DataError(f"{path}:{number}: expected UTF-8, got other bytes.") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise data.DataError(f"{path}:{number}: expected a text, got an empty line.")
+    return [line.strip() for line in lines]

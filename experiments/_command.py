@@ -11,8 +11,7 @@ import jax
 
 from crl_jax.train import TrainingDiverged
 
-from ._compiled import keep_compiled
-from ._compiler import tune_compiler
+from ._compiler import keep_compiled, tune_compiler
 from ._processes import joined
 from ._screen import show_error, show_warning
 from ._signals import advice

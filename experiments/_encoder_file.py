@@ -14,8 +14,8 @@ from crl_jax import models, tasks, train
 
 from . import _rundir as rundir
 from ._learned import Learned
-from ._option_group import option_group
 from ._program import program
+from ._ranges import option_group
 from ._schema import Schema
 from ._screen import output, plain
 

@@ -38,7 +38,7 @@ class Voters(NamedTuple):
 def valid_knn(voters: Voters, examples: np.ndarray, labels: np.ndarray) -> Any:
     """Returns a metric that reports ``valid_knn``, the accuracy on held-out examples."""
     asked = slice(_QUERIES)
-    return _measure(_valid, voters, examples[asked], labels[asked])
+    return _measure("valid_knn", voters, examples[asked], labels[asked])
 
 
 def train_knn(voters: Voters) -> Any:
@@ -46,8 +46,7 @@ def train_knn(voters: Voters) -> Any:
 
     It is measured on the first examples of the bank.
     """
-    asked = slice(_QUERIES)
-    return _measure(_train, voters, voters.examples[asked], voters.labels[asked])
+    return _measure("train_knn", voters, None, voters.labels[:_QUERIES])
 
 
 def knn_among(voters: Voters, features: np.ndarray) -> float:
@@ -66,35 +65,28 @@ def knn_among(voters: Voters, features: np.ndarray) -> float:
 class _Vote:
     """Static arguments of the classification. Equal ones share compiled programs."""
 
+    name: str = field(metadata={"static": True})
     n_classes: int = field(metadata={"static": True})
     k: int = field(metadata={"static": True})
 
 
-def _measure(of: Any, voters: Voters, examples: np.ndarray, labels: np.ndarray) -> Any:
-    vote = _Vote(voters.n_classes, neighbours(voters.neighbours, len(voters.labels)))
-    arrays = voters.examples, voters.labels, examples, labels
-    return jax.tree_util.Partial(of, vote, voters.temperature, *map(jnp.asarray, arrays))
+def _measure(name: str, voters: Voters, examples: np.ndarray | None, labels: np.ndarray) -> Any:
+    vote = _Vote(name, voters.n_classes, neighbours(voters.neighbours, len(voters.labels)))
+    arrays = jax.tree.map(jnp.asarray, (voters.examples, voters.labels, examples, labels))
+    return jax.tree_util.Partial(_accuracy, vote, voters.temperature, *arrays)
 
 
-def _valid(
+def _accuracy(
     vote: _Vote, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
     task: Any, params: Any, model_state: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    found = [represent(task, params, model_state, images) for images in (queries, bank)]
+    """Computes the accuracy of queries, which are the first examples of the bank by default."""
+    of_bank, n = represent(task, params, model_state, bank), len(own)
+    of_queries, leave_out = of_bank[:n], jnp.arange(n, dtype=jnp.int32)
+    if queries is not None:
+        of_queries, leave_out = represent(task, params, model_state, queries), None
     accuracy = metrics.knn_accuracy(
-        found[0], own, found[1], labels, n_classes=vote.n_classes, k=vote.k, temperature=temperature
-    )
-    return {"valid_knn": accuracy}
-
-
-def _train(
-    vote: _Vote, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
-    task: Any, params: Any, model_state: Any,
-) -> dict[str, Any]:  # fmt: skip
-    found = represent(task, params, model_state, bank)
-    n = len(queries)
-    accuracy = metrics.knn_accuracy(
-        found[:n], own, found, labels, n_classes=vote.n_classes, k=vote.k, temperature=temperature,
-        leave_out=jnp.arange(n, dtype=jnp.int32),
+        of_queries, own, of_bank, labels, n_classes=vote.n_classes, k=vote.k,
+        temperature=temperature, leave_out=leave_out,
     )  # fmt: skip
-    return {"train_knn": accuracy}
+    return {vote.name: accuracy}

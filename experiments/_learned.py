@@ -56,8 +56,7 @@ class Learned:
 
     def of_views(self, examples: Any, seed: int) -> dict[str, Any]:
         """Returns alignment and uniformity of the view embeddings of a subset of examples."""
-        some = examples[:: max(1, len(examples) // _ALIGNED)][:_ALIGNED]
-        return _aligned(*self.two_views(some, seed))
+        return _aligned(*self.two_views(examples[spaced(len(examples), _ALIGNED)], seed))
 
 
 def represent(task: tasks.TwoViewTask, params: Any, model_state: Any, examples: Any) -> Any:
@@ -95,6 +94,12 @@ def measured_of_views(examples: Any, seed: int) -> Any:
 def _of_views(examples: Any, seed: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
     found = _aligned(*_two_views(task, params, model_state, examples, seed))
     return {f"train_{name}": value for name, value in found.items()}
+
+
+def spaced(n: int, most: int) -> slice:
+    """Returns a slice of ``n`` examples: ``most`` at most, evenly spaced."""
+    step = max(1, n // most)
+    return slice(0, most * step, step)
 
 
 def neighbours(asked: int, n: int) -> int:

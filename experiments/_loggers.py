@@ -18,7 +18,7 @@ import numpy as np
 Entry = Mapping[str, Any]
 
 
-class TensorBoard:
+class TensorBoard(AbstractContextManager[Callable[[Entry], None]]):
     """Logger to TensorBoard event files: one folder per run, so that their curves share a chart.
 
     Numbers that are common to all runs, such as the seconds, are logged with the first run. An "@"
@@ -33,7 +33,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
-        self._package = _package("tensorboardX", "tensorboard")
+        self._package = _package("tensorboard")
         self._folder = Path(folder)
         self._writers: dict[int, Any] = {}
 
@@ -46,20 +46,13 @@ class TensorBoard:
         for writer in self._writers.values():
             writer.flush()
 
-    def close(self) -> None:
-        """Flushes and closes the files."""
+    def __exit__(self, *_: object) -> None:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
 
-    def __enter__(self) -> "TensorBoard":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class WandB:
+class WandB(AbstractContextManager[Callable[[Entry], None]]):
     """Logger to a Weights & Biases run, with series ``loss/run-0``, ``loss/run-1``, … by epoch.
 
     A training with a single run also logs ``loss/run-0``, so that trainings can be compared.
@@ -73,7 +66,7 @@ class WandB:
     """
 
     def __init__(self, **options: Any):
-        self._run = _package("wandb", "wandb").init(**options)
+        self._run = _package("wandb").init(**options)
         # The step of wandb cannot decrease, but epochs do: a search and the final training each
         # begin at 1.
         self._run.define_metric("epoch")
@@ -87,15 +80,8 @@ class WandB:
         }
         self._run.log({"epoch": int(entry["epoch"]), **numbers})
 
-    def close(self) -> None:
-        """Finishes the run, which completes its log."""
-        self._run.finish()
-
-    def __enter__(self) -> "WandB":
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._run.finish()
 
 
 _OF_ALL_RUNS = ("seconds",)
@@ -116,12 +102,23 @@ def _numbers(entry: Entry) -> Iterator[tuple[str, int, float]]:
                 yield phase + name, run, number
 
 
-def _package(name: str, extra: str) -> ModuleType:
+_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
+"""Package of each logger, which an extra with the name of the logger installs."""
+
+
+def check_installed(name: str) -> None:
+    """Raises ``ValueError`` if the package of the logger that ``--log`` names is not installed."""
+    if name in _PACKAGES:
+        _package(name)
+
+
+def _package(name: str) -> ModuleType:
+    package = _PACKAGES[name]
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(package)
     except ImportError:
         raise ValueError(
-            f"Logging to it needs the package {name}: pip install 'crl_jax[{extra}]'."
+            f"Logging to it needs the package {package}: pip install 'crl_jax[{name}]'."
         ) from None
 
 
@@ -139,12 +136,3 @@ def open_logger(
         case "wandb":
             return WandB(project="crl_jax", name=folder.name, dir=folder, config=dict(config))
     return nullcontext(lambda entry: None)
-
-
-def check_installed(name: str) -> None:
-    """Raises ``ValueError`` if the package of the logger that ``--log`` names is not installed."""
-    match name:
-        case "tensorboard":
-            _package("tensorboardX", "tensorboard")
-        case "wandb":
-            _package("wandb", "wandb")

@@ -13,8 +13,7 @@ from tyro.conf import UseAppendAction
 from crl_jax.data import DATASETS
 
 from . import _study_options
-from ._option_group import option_group
-from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
+from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
 from ._schema import WAS
 
 _DATA = (

@@ -9,9 +9,8 @@ from typing import Any
 
 from crl_jax import data, metrics
 
-from ._flags import spoken
 from ._options import DataOptions
-from ._program import flag
+from ._program import flag, spoken
 
 # Flags with options of the file readers.
 _READING = (
@@ -103,9 +102,7 @@ def source_name(options: DataOptions) -> str:
 
 
 def load_problem(
-    options: DataOptions,
-    on_stage: OnStage = lambda _: None,
-    on_read: OnRead | None = None,
+    options: DataOptions, on_stage: OnStage = lambda _: None, on_read: OnRead | None = None
 ) -> Problem:
     """Loads the data, and splits off the test set, unless it is given, and the validation set.
 

@@ -3,22 +3,17 @@
 import datetime
 import sys
 import time
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 # Minimum seconds between two lines, and the seconds of waiting after which a spinner is shown.
 _BETWEEN_LINES, _LONG = 5.0, 2.0
@@ -26,25 +21,19 @@ _BETWEEN_LINES, _LONG = 5.0, 2.0
 _RECENT = 50
 
 
-class Display:
+class Display(AbstractContextManager["Display"]):
     """Displays stages, which only have a duration, and trainings, which also have progress.
 
     A context manager; the last output remains visible after exit.
     """
 
-    def __enter__(self) -> "Display":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
+    @abstractmethod
     def stage(self, what: str) -> None:
         """Displays the stage that begins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, name: str, done: int, total: int, status: str) -> None:
         """Updates the progress of the training ``name``, timed from the preceding stage."""
-        raise NotImplementedError
 
 
 def display(console: Console) -> Display:

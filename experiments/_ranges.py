@@ -1,15 +1,32 @@
-"""Validation of configuration values, from the command line or from a file."""
+"""Option groups, and validation of their values, from the command line or from a file."""
 
+import ast
+import inspect
+import itertools
 import json
 import math
+import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
+import tyro
 
 from crl_jax import Range as Range
+
+T = TypeVar("T")
 
 MOST = 2**31 - 1
 """Largest count: counts are int32 in compiled programs."""
@@ -47,6 +64,35 @@ NOT_NEGATIVE = Range(0)
 SHARE = Range(0, 1)
 COUNT = Range(1, MOST)
 COUNT_OR_NONE = Range(0, MOST)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def option_group(cls: type[T]) -> type[T]:
+    """Makes a class a frozen dataclass whose field docstrings are the help texts of its flags.
+
+    tyro reads field docstrings, too, but keeps the line breaks of those that take several lines.
+    """
+    helps = _field_docstrings(cls)
+    annotations: dict[str, Any] = dict(cls.__annotations__)
+    for name, help_text in helps.items():
+        annotations[name] = Annotated[annotations[name], tyro.conf.arg(help=help_text)]
+    cls.__annotations__ = annotations
+    return dataclass(frozen=True)(cls)
+
+
+def _field_docstrings(cls: type) -> dict[str, str]:
+    """Returns the docstring of each field that has one, on one line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    body: list[ast.stmt] = tree.body[0].body  # type: ignore[attr-defined]
+    found = {}
+    for statement, following in itertools.pairwise(body):
+        match statement, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str() as text)),
+            ):
+                found[name] = " ".join(text.split())
+    return found
 
 
 def declared_ranges(kind: type) -> dict[str, Range]:
@@ -140,10 +186,10 @@ def required(kind: Any) -> Any:
     return options[0] if NoneType in get_args(kind) else kind
 
 
-def shorten(stored: Any, most: int = 60) -> str:
-    """Returns a value as JSON, truncated to ``most`` characters."""
+def shorten(stored: Any) -> str:
+    """Returns a value as JSON, truncated to 60 characters."""
     text = json.dumps(stored, default=str, ensure_ascii=False)
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def read_json(path: Path) -> Any:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ._flags import given
-from ._program import flag
+from ._program import flag, given
 from ._ranges import read_json
 from ._schema import Schema
 

@@ -17,11 +17,11 @@ from rich.table import Table
 from crl_jax import data, losses, metrics, models, samplers, serving, tasks, train
 
 from ._config import SCHEMA, Config, anchor
-from ._flags import spoken
 from ._mesh import mesh_of
 from ._options import ContrastOptions, EncoderOptions
 from ._problem import OnStage, Problem, load_problem, named, source_name
 from ._processes import checkpoint, gathered
+from ._program import spoken
 from ._progress import Display, reading
 from ._registry import filled, settle
 from ._saved import RECOMMENDER, Model, save_model

@@ -21,9 +21,8 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from crl_jax import hyperparams, summary
 
-from ._program import flag
+from ._program import flag, suggest
 from ._ranges import COUNT, MOST, Range, interval
-from ._suggest import suggest
 
 T = TypeVar("T")
 
@@ -264,17 +263,18 @@ def with_entry(kind: type[T], choice: str, entries: Entries, name: str) -> type[
     return _with_fields(kind, choice, entries, {n: of[n] for n in entries[name].flags}, None)
 
 
-def with_help_of(kind: type[T], entries: Entries, name: str) -> type[T]:
+def with_help_of(base: type[T], entries: Entries, name: str) -> type[T]:
     """Returns a dataclass of :func:`with_flags` whose help shows only the flags of one entry."""
     own, fields = entries[name].flags, []
     for flag_name, of in takers(entries).items():
         value = own.get(flag_name) or next(iter(of.values()))
-        said = tyro.conf.arg(help=_with_values(value), help_behavior_hint="")
+        shown = f" ({values})" if (values := _values(value)) else ""
+        said = tyro.conf.arg(help=f"{value.help}{shown}.", help_behavior_hint="")
         hidden = () if flag_name in own else (tyro.conf.Suppress,)
-        shown = Annotated[(value.kind | None, said, *hidden)]  # type: ignore[misc]
-        fields.append((flag_name, shown, field(default=None)))
-    made: Any = make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
-    made.__doc__ = kind.__doc__
+        kind = Annotated[(value.kind | None, said, *hidden)]  # type: ignore[misc]
+        fields.append((flag_name, kind, field(default=None)))
+    made: Any = make_dataclass(base.__name__, fields, bases=(base,), frozen=True)
+    made.__doc__ = base.__doc__
     return made
 
 
@@ -311,11 +311,6 @@ def _help(of: dict[str, Hyperparam], n_entries: int) -> str:
         for values, names in groups.items()
     )
     return f"{said}. For {'; '.join(shown)}."
-
-
-def _with_values(of: Hyperparam) -> str:
-    """Returns the help of a flag of one entry."""
-    return f"{of.help} ({values})." if (values := _values(of)) else f"{of.help}."
 
 
 def _values(of: Hyperparam) -> str:

@@ -1,16 +1,17 @@
-"""The run directory, whose files are written atomically."""
+"""The run directory: its lock, and its files, which are written atomically."""
 
+import contextlib
 import csv
+import errno
 import importlib.metadata
 import json
 import os
 import platform
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import numpy as np
@@ -18,10 +19,14 @@ import numpy as np
 import crl_jax
 from crl_jax import train
 
-from ._locks import hold
 from ._program import program
 from ._ranges import read_json
 from ._schema import C, Schema, to_json
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None
 
 CONFIG, HISTORY, METRICS, CURVES = "config.json", "history.jsonl", "metrics.json", "curves.png"
 SWEEP, SEEDS = "sweep.csv", "metrics_by_seed.json"
@@ -47,7 +52,7 @@ def create(folder: Path, config: Any, command: str) -> None:
     write_json(folder / CONFIG, {**to_json(config), "environment": environment})
 
 
-@contextmanager
+@contextlib.contextmanager
 def claim(folder: Path, advice: str) -> Iterator[None]:
     """Creates the folder of a new run and locks it, see :func:`occupy`.
 
@@ -63,7 +68,7 @@ def claim(folder: Path, advice: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def occupy(folder: Path) -> Iterator[None]:
     """Locks a run directory.
 
@@ -163,3 +168,50 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+@contextlib.contextmanager
+def hold(path: Path, *, busy: str | None = None) -> Iterator[None]:
+    """Holds a lock between processes, which the system releases if the process is killed.
+
+    On a platform or a file system without locks, or if the file cannot be written, holds nothing.
+
+    Args:
+      path: Lock file, which exists only while the lock is held; its folder must exist.
+      busy: Error message if another process holds the lock; None waits for it.
+
+    Raises:
+      ValueError: With ``busy``, if another process holds the lock.
+    """
+    with contextlib.ExitStack() as stack:
+        file = _acquire(path, busy)
+        if file is not None:
+            stack.enter_context(file)
+            stack.callback(
+                path.unlink, missing_ok=True
+            )  # before it is closed, which releases the lock
+        yield
+
+
+def _acquire(path: Path, busy: str | None) -> IO[bytes] | None:
+    if fcntl is None:
+        return None
+    while True:
+        try:
+            file = path.open("ab")
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                return None
+            raise
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
+            # Another process may have removed the file since it was opened here.
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                return file
+        except BlockingIOError:
+            file.close()
+            raise ValueError(busy) from None
+        except OSError:
+            file.close()
+            return None
+        file.close()

@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import tyro
 
 from . import _ranges as ranges
-from ._flags import named_values
-from ._program import flag, program
+from ._program import flag, named_values, program
 from ._ranges import Range
 from ._registry import (
     ENTRIES,
@@ -204,7 +203,9 @@ class Schema(Generic[C]):
         table, sections = schema.ranges_of(**chosen), {}
         for section, kind in schema.sections.items():
             if isinstance(given[section], dict):
-                given[section] = {**_without(kind), **given[section]}
+                fields = dataclasses.fields(kind)
+                was = {of.name: of.metadata[WAS] for of in fields if WAS in of.metadata}
+                given[section] = {**was, **given[section]}
             hints = get_type_hints(kind)
             values = _fields(given[section], list(hints), f"{where}: {section}")
             for name, value in values.items():
@@ -223,10 +224,6 @@ class Schema(Generic[C]):
             raise ValueError(f"{where}: {error}") from None
         return config
 
-    def axes(self, config: Any) -> dict[str, list[float]]:
-        """Returns the values of the configuration's ``--sweep`` by name, see :meth:`sweep`."""
-        return self.sweep(config.protocol.sweep, config)
-
     def settle(self, config: C) -> dict[str, dict[str, Any]]:
         """Returns the values of the flags of every entry that ``config`` chooses, by choice.
 
@@ -239,27 +236,15 @@ class Schema(Generic[C]):
             for section, choice, entries in self.choices
         }
 
-    def check_number(self, name: str, value: float, config: C) -> float:
-        """Converts a number to the type of the named field, given the choices of ``config``.
-
-        Raises:
-          ValueError: If the number is out of range, or not an integer although it must be. The
-            message is the expected value.
-        """
-        hints = (get_type_hints(type(getattr(config, section))) for section in self.sections)
-        kind = next(of[name] for of in hints if name in of)
-        whole = int(value) if value.is_integer() else value
-        return ranges.read(ranges.required(kind), self._ranges_with(config)[name], whole)
-
-    def sweep(self, specs: tuple[str, ...], config: C) -> dict[str, list[float]]:
-        """Parses arguments of ``--sweep``, such as ``lr=1e-3,3e-3``, into values by name.
+    def axes(self, config: Any) -> dict[str, list[float]]:
+        """Parses the arguments of ``--sweep``, such as ``lr=1e-3,3e-3``, into values by name.
 
         Raises:
           ValueError: If an argument does not have that form, names a number that cannot be swept or
             is swept already, repeats a value, or has one out of range.
         """
         axes: dict[str, list[float]] = {}
-        for spec in specs:
+        for spec in config.protocol.sweep:
             name, _, values = spec.partition("=")
             name = name.replace("-", "_")
             if name not in self.sweepable:
@@ -273,9 +258,12 @@ class Schema(Generic[C]):
                 raise ValueError(f"--sweep must be NAME=NUMBER,NUMBER,…, got {spec!r}.") from None
             if len({*axes[name]}) < len(axes[name]):
                 raise ValueError(f"--sweep {name} must have distinct values, got {spec!r}.")
+            hints = (get_type_hints(type(getattr(config, section))) for section in self.sections)
+            kind = ranges.required(next(of[name] for of in hints if name in of))
             for value in axes[name]:
+                whole = int(value) if value.is_integer() else value
                 try:
-                    self.check_number(name, value, config)
+                    ranges.read(kind, self._ranges_with(config)[name], whole)
                 except ValueError as wanted:
                     raise ValueError(
                         f"--sweep {name} must be {wanted}, got {value:g} in {spec!r}."
@@ -310,20 +298,6 @@ def absolute(options: T, *names: str, but: tuple[str, ...] = ()) -> T:
         if value is not None and value not in but and not str(value).startswith("tfds:")
     }
     return dataclasses.replace(options, **paths)  # type: ignore[type-var]
-
-
-def check_seeds(seed: int, seeds: int) -> None:
-    """Raises ``ValueError`` if a seed is not an unsigned 32-bit integer."""
-    if seed + seeds > 2**32:
-        raise ValueError(
-            f"the last of the seeds must be below 2^32, got --seed {seed} --seeds {seeds}."
-        )
-
-
-def _without(kind: Any) -> dict[str, Any]:
-    """Returns the values that newly added flags of a section have in older configurations."""
-    fields = dataclasses.fields(kind)
-    return {of.name: of.metadata[WAS] for of in fields if WAS in of.metadata}
 
 
 def _fields(

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from crl_jax.train import Selection
 
-from ._flags import in_flags
-from ._suggest import suggest
+from ._program import in_flags, suggest
 
 _WIDE = 1000
 # The pattern of `rich.markup.escape`, which in addition doubles a backslash at the end of a text.
@@ -40,7 +39,7 @@ def machine(mesh: Mesh | None) -> str:
 
 
 def grid_table(
-    points: list[dict[str, float]], choice: Selection, n_seeds: int, metric: str, digits: int = 4
+    points: list[dict[str, float]], choice: Selection, n_seeds: int, metric: str
 ) -> Table:
     """Returns a table of the points of a sweep and their validation scores, the best in bold."""
     seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ", one seed"
@@ -52,7 +51,7 @@ def grid_table(
     for i, point in enumerate(points):
         table.add_row(
             *(f"{value:g}" for value in point.values()),
-            f"{choice.scores[i]:.{digits}f}",
+            f"{choice.scores[i]:.4f}",
             str(choice.best_epochs[i]),
             style="bold" if i == choice.point else None,
         )

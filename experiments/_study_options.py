@@ -1,5 +1,6 @@
-"""Options that studies share: optimiser, seeds, search and output."""
+"""Options that studies share, optimisers, and rejection of options that need labels."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,10 +9,9 @@ from tyro.conf import UseAppendAction
 
 from crl_jax import train
 
-from ._optimizers import RULES, SCHEDULES
-from ._option_group import option_group
-from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
-from ._schema import WAS, check_seeds
+from ._program import flag
+from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
+from ._schema import WAS
 
 
 @option_group
@@ -100,6 +100,20 @@ class OutputOptions:
     files."""
 
 
+RULES: dict[str, train.Rule] = {
+    "adam": train.adam_l2,
+    "adamw": train.adamw,
+    "adagrad": train.adagrad_l2,
+    "rowwise-adagrad": train.rowwise_adagrad_l2,
+    "lars": train.lars,
+    "sgd": train.sgd_l2,
+}
+SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
+    "constant": train.constant,
+    "step": train.step_decay,
+    "linear": train.linear,
+    "cosine": train.cosine,
+}
 NUMBERS = ("lr", "weight_decay", "decay", "warm_up")
 """Names of the options that a sweep can set."""
 
@@ -119,7 +133,46 @@ def check_search(protocol: SeedOptions) -> None:
     Raises:
       ValueError: If they are not, or it has none.
     """
-    check_seeds(protocol.seed, protocol.seeds)
+    seed, seeds = protocol.seed, protocol.seeds
+    if seed + seeds > 2**32:
+        raise ValueError(
+            f"the last of the seeds must be below 2^32, got --seed {seed} --seeds {seeds}."
+        )
     searched = protocol.search_seeds
     if searched > 1 and not protocol.sweep:
         raise ValueError(f"--search-seeds {searched} averages over what --sweep tries: add it.")
+
+
+LEFT_OUT = "leave it out"
+
+
+def refuse_labels(
+    config: Any, unit: str, asked: Mapping[str, tuple[bool, str]], but: Sequence[str] = ()
+) -> None:
+    """Rejects flags that need labels, for examples without labels.
+
+    Args:
+      config: Configuration with the options of the k-nearest-neighbour classifier.
+      unit: Plural noun for the examples.
+      asked: Further flags: whether each was given, and the advice of the error message.
+      but: Further options of the evaluation that need labels.
+
+    Raises:
+      ValueError: If a flag was given.
+    """
+    source, protocol, default = config.source, config.protocol, type(config.protocol)()
+    asked = {
+        **asked,
+        "--valid-fraction": (source.valid_fraction is not None, LEFT_OUT),
+        "--alpha-from labels": (
+            config.objective.alpha_from == "labels", "--alpha-from views needs none"
+        ),
+        "--sweep": (bool(protocol.sweep), f"{LEFT_OUT}: nothing decides it"),
+    }  # fmt: skip
+    for name in ("neighbours", "knn_temperature", *but):
+        asked[flag(name)] = (getattr(protocol, name) != getattr(default, name), LEFT_OUT)
+    for name, (is_asked, advice) in asked.items():
+        if is_asked:
+            raise ValueError(
+                f"{name} needs labels, and the {unit} of {source.data} have none; {advice}."
+            )

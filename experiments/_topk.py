@@ -14,8 +14,8 @@ from rich.table import Table
 
 from crl_jax import data, metrics, models
 
-from ._option_group import option_group
 from ._program import program
+from ._ranges import option_group
 from ._saved import load_model
 from ._screen import output, plain
 

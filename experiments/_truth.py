@@ -7,7 +7,7 @@ import numpy as np
 
 from crl_jax import losses, weights
 
-from ._learned import Learned
+from ._learned import Learned, spaced
 from .view_losses import LossEntry
 
 _EXAMPLES = 256
@@ -59,8 +59,7 @@ def evaluate_weights(
 
 def some_of(n: int) -> slice:
     """Returns an evenly spaced subset of ``n`` examples, whose views are compared."""
-    step = max(1, n // _EXAMPLES)
-    return slice(0, _EXAMPLES * step, step)
+    return spaced(n, _EXAMPLES)
 
 
 def hyperparams_of(learned: Learned) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Literal
 from crl_jax import samplers, tasks, train
 
 from ._config import Config
-from ._optimizers import RULES, SCHEDULES
 from ._options import TrainOptions
+from ._study_options import RULES, SCHEDULES
 from .encoders import ENCODERS
 from .objectives import Settled
 

@@ -1,14 +1,16 @@
 """Contrastive losses of ``--loss``: two views of an example are positives, others negatives.
 
-To add a loss, add a :class:`LossEntry` to :data:`LOSSES`.
+To add a loss, add a :class:`LossEntry` to :data:`LOSSES`. Losses of two views also apply to pairs
+of images and texts, whose other losses are in :data:`PAIR_LOSSES`.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crl_jax import losses, tasks, weights
+from crl_jax import losses, summary, tasks, weights
 
+from ._ranges import FINITE
 from ._registry import Entry, Hyperparam, Registry, declared, settle, words
 
 ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
@@ -105,6 +107,63 @@ LOSSES = Registry(
 )
 
 
+_BAYESIAN = LOSSES["bayesian"]
+TEXT_LOSSES = Registry(
+    {
+        **LOSSES,
+        # Texts of one class share few words, so ranks are uninformative at first. With harder
+        # negatives, the features of an encoder trained from scratch collapse to one point.
+        "bayesian": replace(_BAYESIAN, defaults={**_BAYESIAN.defaults, "beta": 0.5}),
+    },
+    make=lambda loss: LossEntry(loss=loss),
+)
+"""Losses of texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairLoss(LossEntry):
+    """Loss that contrasts matching pairs of an image and a text with the others of the batch.
+
+    Attributes:
+      temperature: Default initial temperature.
+      least_temperature: Default lower bound of the learned temperature.
+    """
+
+    temperature: float = 0.07
+    least_temperature: float = 0.01
+
+
+_NOTES_OF_PAIRS = {
+    "tau_plus": "by default that of the training part by its groups of equal images or texts, or "
+    f"{UNKNOWN_SHARE} where there are none"
+}
+
+
+def _of_pairs(name: str, help: str = "") -> PairLoss:
+    """Returns the entry of a two-view loss, applied to pairs."""
+    entry = LOSSES[name]
+    return PairLoss(
+        help=help or entry.help, loss=entry.loss, defaults=entry.defaults, settings=entry.settings,
+        notes=_NOTES_OF_PAIRS if "tau_plus" in entry.hyperparams else {}, weigh=entry.weigh,
+    )  # fmt: skip
+
+
+PAIR_LOSSES = Registry(
+    {
+        "clip": _of_pairs("info_nce", summary(losses.clip_contrastive)),
+        "siglip": PairLoss(
+            loss=losses.sigmoid_contrastive,
+            settings={"bias": Hyperparam(-10.0, "Initial value of the learned bias", FINITE)},
+            temperature=0.1,
+            least_temperature=0.0,
+        ),
+        **{name: _of_pairs(name) for name in LOSSES if name != "info_nce"},
+    },
+    make=lambda loss: PairLoss(loss=loss),
+)
+"""Losses of pairs of images and texts."""
+
+
 def share_of_classes(n_classes: int) -> float:
     """Returns τ⁺ of balanced classes, or :data:`UNKNOWN_SHARE` without classes."""
     return 1 / n_classes if n_classes else UNKNOWN_SHARE
@@ -117,13 +176,13 @@ def complete_loss(values: Mapping[str, Any], tau_plus: float) -> dict[str, Any]:
     return own | ({"tau_plus": tau_plus} if own.get("tau_plus", 0) is None else {})
 
 
-def parts_of_loss(
+def loss_arguments(
     options: Any,
     temperature: float,
     numbers: dict[str, float],
     entries: Mapping[str, LossEntry] = LOSSES,
-) -> tuple[dict[str, Any], tasks.AlphaEstimator | None]:
-    """Returns the hyper-parameters of the loss, and the estimator of its α or None.
+) -> dict[str, Any]:
+    """Returns ``loss_fn``, ``hyperparams`` and ``alpha`` of tasks such as SimCLR.
 
     Args:
       options: The flags of the loss.
@@ -131,13 +190,14 @@ def parts_of_loss(
       numbers: Values of a sweep, which override those of the flags.
       entries: The available losses.
     """
+    entry = entries[options.loss]
     values: dict[str, Any] = settle("loss", options, entries, tuple(numbers)) | numbers
-    hyperparams = {name: values[name] for name in entries[options.loss].hyperparams}
+    hyperparams = {name: values[name] for name in entry.hyperparams}
     hyperparams["temperature"] = numbers.get("temperature", temperature)
     alpha = ALPHA[values.get("alpha_from", "given")]
     if alpha is not None:
         del hyperparams["alpha"]
-    return hyperparams, None if alpha is None else alpha()
+    return {"loss_fn": entry.loss, "hyperparams": hyperparams, "alpha": alpha and alpha()}
 
 
 def in_words(

@@ -115,7 +115,7 @@ def all_optimisations():
 def small_resnet():
     """Replaces the default image encoder, which compiles slowly, by a small ResNet."""
     from crl_jax import models
-    from experiments.images.encoders import ENCODERS
+    from experiments.backbones import IMAGE_ENCODERS as ENCODERS
 
     with pytest.MonkeyPatch.context() as patch:
         entry = replace(ENCODERS["resnet10"], make=partial(models.ResNet, (1, 1)))
@@ -128,7 +128,7 @@ def pixel_encoder():
     """Replaces the default image encoder by linear features, for tests of the surrounding code."""
     from _helpers.modalities import PixelEncoder
 
-    from experiments.images.encoders import ENCODERS
+    from experiments.backbones import IMAGE_ENCODERS as ENCODERS
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ENCODERS, "resnet10", replace(ENCODERS["resnet10"], make=PixelEncoder))

@@ -19,28 +19,21 @@ Minutes: not measured.
 
 from typing import Any
 
-from ..images._config import (
-    Config,
-    DataOptions,
-    EncoderOptions,
-    ProtocolOptions,
-    TrainOptions,
-    ViewOptions,
-)
+from ..images import _config as images
 from .resnet50 import LOSSES, loss_options
 
 _ENCODER: dict[str, Any] = {"encoder": "resnet10", "width": 16}
 
 
-def small(data: str, loss: str) -> Config:
+def small(data: str, loss: str) -> images.Config:
     """Returns the small setting of a dataset."""
-    return Config(
-        source=DataOptions(data=data, train_images=10_000),
-        views=ViewOptions(view_size=24, eval_size=32),
+    return images.Config(
+        source=images.DataOptions(data=data, train_images=10_000),
+        views=images.ViewOptions(view_size=24, eval_size=32),
         objective=loss_options(data, loss),
-        encoding=EncoderOptions(**_ENCODER),
-        training=TrainOptions(batch_size=128, epochs=20, eval_every=5),
-        protocol=ProtocolOptions(seeds=3),
+        encoding=images.EncoderOptions(**_ENCODER),
+        training=images.TrainOptions(batch_size=128, epochs=20, eval_every=5),
+        protocol=images.ProtocolOptions(seeds=3),
     )
 
 

@@ -17,15 +17,7 @@ CPU cores (``benchmarks/results/representations/pairs.csv``):
 
 from typing import Any
 
-from ..pairs._config import (
-    Config,
-    DataOptions,
-    EncoderOptions,
-    LossOptions,
-    TextOptions,
-    TrainOptions,
-    ViewOptions,
-)
+from ..pairs import _config as pairs
 
 LOSSES = ("clip", "siglip", "debiased", "hard", "bayesian")
 """Names of the compared losses."""
@@ -35,14 +27,14 @@ TRAINING: dict[str, Any] = {"schedule": "cosine", "warm_up": 0.1, "eval_every": 
 """Settings of the training, except its length and learning rate."""
 
 
-def _photographs(loss: Any) -> Config:
-    return Config(
-        source=DataOptions(data="flickr8k", image_size=32),
-        views=ViewOptions(crop=0.6, flip=0.5),
-        objective=LossOptions(loss=loss),
-        encoding=EncoderOptions(**ENCODER),
-        text=TextOptions(length=20),
-        training=TrainOptions(lr=2e-3, epochs=25, **TRAINING),
+def _photographs(loss: Any) -> pairs.Config:
+    return pairs.Config(
+        source=pairs.DataOptions(data="flickr8k", image_size=32),
+        views=pairs.ViewOptions(crop=0.6, flip=0.5),
+        objective=pairs.LossOptions(loss=loss),
+        encoding=pairs.EncoderOptions(**ENCODER),
+        text=pairs.TextOptions(length=20),
+        training=pairs.TrainOptions(lr=2e-3, epochs=25, **TRAINING),
     )
 
 

@@ -18,25 +18,18 @@ CPU core (``benchmarks/results/representations/pairs.csv``):
 
 from typing import Any
 
-from ..pairs._config import (
-    Config,
-    DataOptions,
-    EncoderOptions,
-    LossOptions,
-    TrainOptions,
-    ViewOptions,
-)
+from ..pairs import _config as pairs
 from .flickr8k import ENCODER, LOSSES, TRAINING
 
 
-def _pictograms(loss: Any) -> Config:
+def _pictograms(loss: Any) -> pairs.Config:
     own: dict[str, Any] = {"alpha_from": "labels"} if loss == "bayesian" else {}
-    return Config(
-        source=DataOptions(data="emoji", image_size=32),
-        views=ViewOptions(crop=0.6),
-        objective=LossOptions(loss=loss, **own),
-        encoding=EncoderOptions(**ENCODER),
-        training=TrainOptions(epochs=20, **TRAINING),
+    return pairs.Config(
+        source=pairs.DataOptions(data="emoji", image_size=32),
+        views=pairs.ViewOptions(crop=0.6),
+        objective=pairs.LossOptions(loss=loss, **own),
+        encoding=pairs.EncoderOptions(**ENCODER),
+        training=pairs.TrainOptions(epochs=20, **TRAINING),
     )
 
 

@@ -14,15 +14,7 @@ Expected results and minutes: not run here.
 
 from typing import Any
 
-from ..images._config import (
-    Config,
-    DataOptions,
-    EncoderOptions,
-    LossOptions,
-    ProtocolOptions,
-    TrainOptions,
-    ViewOptions,
-)
+from ..images import _config as images
 
 LOSSES = {"simclr": "info_nce", "dcl": "debiased", "hcl": "hard", "bcl": "bayesian"}
 """Loss names by published method."""
@@ -44,18 +36,19 @@ def loss_options(data: str, loss: str) -> Any:
         "hcl": {"tau_plus": tau_plus, "beta": 1.0},
         "bcl": {"tau_plus": tau_plus, "beta": beta, "alpha_from": "labels"},
     }[loss]
-    return LossOptions(loss=LOSSES[loss], **own)
+    return images.LossOptions(loss=LOSSES[loss], **own)
 
 
-def published(data: str, loss: str) -> Config:
+def published(data: str, loss: str) -> images.Config:
     """Returns the published setting."""
-    return Config(
-        source=DataOptions(data=data),
-        views=ViewOptions(view_size=32, eval_size=96) if data == "stl10" else ViewOptions(),
+    sizes: dict[str, Any] = {"view_size": 32, "eval_size": 96} if data == "stl10" else {}
+    return images.Config(
+        source=images.DataOptions(data=data),
+        views=images.ViewOptions(**sizes),
         objective=loss_options(data, loss),
-        encoding=EncoderOptions(encoder="resnet50"),
-        training=TrainOptions(batch_size=256, epochs=400, eval_every=20),
-        protocol=ProtocolOptions(probe="both"),
+        encoding=images.EncoderOptions(encoder="resnet50"),
+        training=images.TrainOptions(batch_size=256, epochs=400, eval_every=20),
+        protocol=images.ProtocolOptions(probe="both"),
     )
 
 

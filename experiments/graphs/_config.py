@@ -3,7 +3,7 @@
 Flags of a loss or an encoder are declared by the loss or encoder.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import tyro
@@ -12,12 +12,11 @@ from crl_jax.augment import GraphKind
 from crl_jax.data import NodeFeatures
 
 from .. import _study_options as shared
-from .._option_group import option_group
-from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
+from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
 from .._registry import with_flags
-from .._schema import WAS, Schema, absolute
+from .._schema import WAS, Schema
+from ..backbones import GRAPH_ENCODERS
 from ..view_losses import LOSSES
-from .encoders import ENCODERS
 
 _DATA = (
     "simulated, or a folder or zip of graphs: in GIN's text format (MUTAG.txt), or in that of TU "
@@ -91,7 +90,7 @@ class ProtocolOptions(shared.SeedOptions):
 
 
 LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="decoupled")
-EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default="gin")
+EncoderOptions = with_flags(shared.EncoderOptions, "encoder", GRAPH_ENCODERS, default="gin")
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,3 @@ SCHEMA = Schema(
     check=_check_together,
     renamed={"k": "neighbours", "valid": "valid_fraction"},
 )
-
-
-def anchor(config: Config) -> Config:
-    """Returns the configuration with an absolute path, valid in every working directory."""
-    return replace(config, source=absolute(config.source, "data", but=("simulated",)))

@@ -9,10 +9,10 @@ import tyro
 from crl_jax import augment, data, models
 
 from .. import _encoder_file as file
-from .._option_group import option_group
+from .._ranges import option_group
+from ..backbones import GRAPH_ENCODERS, make_backbone
 from ._config import _DATA, SCHEMA, Config
 from ._host import GraphLearned
-from .encoders import make_backbone
 
 _DESCRIPTION = """Features of graphs, before the projection head, by the encoder of a run.
 
@@ -59,7 +59,7 @@ def load_encoder(folder: Path) -> Encoder:
     n_in = kept.told.get("n_in")
     if not isinstance(n_in, int):
         raise ValueError(f"{kept.path}: expected the number of features of a node, got {n_in}.")
-    network = models.Network(make_backbone(kept.config.encoding, n_in))
+    network = models.Network(make_backbone(kept.config.encoding, GRAPH_ENCODERS, n_in=n_in))
     return Encoder(kept.config, network, kept.variables(network.init))
 
 

@@ -1,7 +1,7 @@
 """Study of ``python -m experiments.graphs``, see :mod:`experiments._study`."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ from .._knn import BANK, Voters, knn_among, train_knn, valid_knn
 from .._mesh import mesh_of
 from .._registry import settle
 from .._rundir import write_arrays
-from .._study import Evaluation, OnStage, Run, TaskStudy
+from .._schema import absolute
+from .._study import Evaluation, OnStage, Run
+from .._task_study import TaskStudy
 from .._truth import evaluate_weights
-from ..view_losses import LOSSES, in_words, parts_of_loss
-from ._config import SCHEMA, Config, DataOptions, anchor
+from ..backbones import GRAPH_ENCODERS, make_backbone
+from ..view_losses import LOSSES, in_words, loss_arguments
+from ._config import SCHEMA, Config, DataOptions
 from ._embed import save_encoder
 from ._host import GraphLearned, GraphRows, RowViews, measure_on, sizes_of
-from .encoders import ENCODERS, make_backbone
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
 _DESCRIPTION = """Learn representations of graphs without labels, by contrasting two views of each
@@ -115,15 +117,17 @@ class GraphStudy(TaskStudy[Config, Problem]):
         """See :meth:`Study.complete`."""
         if config.protocol.given_folds and problem.graphs.folds is None:
             raise ValueError(f"--given-folds: {config.source.data} brings no folds.")
-        return self.complete_entries(anchor(config), tau_plus=1 / len(problem.graphs.classes))
+        source = absolute(config.source, "data", but=("simulated",))
+        tau_plus = 1 / len(problem.graphs.classes)
+        return self.complete_entries(replace(config, source=source), tau_plus)
 
     def task(
         self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]
     ) -> tasks.SimCLR:
         """See :meth:`TaskStudy.task`."""
         options, mesh = config.training, mesh_of(config.output.mesh)
-        hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
-        backbone = make_backbone(config.encoding, problem.graphs.features.shape[1])
+        n_in = problem.graphs.features.shape[1]
+        backbone = make_backbone(config.encoding, GRAPH_ENCODERS, n_in=n_in)
         head = models.Projection(options.head, norm=False)
         on_host = _on_host(config)
         views = augment.GraphAugmentation(
@@ -135,9 +139,9 @@ class GraphStudy(TaskStudy[Config, Problem]):
         )
         return tasks.SimCLR(
             models.Network(models.BackboneWithHead(backbone, head)),
-            RowViews(views) if on_host else views, hyperparams,
-            LOSSES[config.objective.loss].loss, alpha=alpha,
-        )  # fmt: skip
+            RowViews(views) if on_host else views,
+            **loss_arguments(config.objective, options.temperature, numbers),
+        )
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
         """See :meth:`TaskStudy.batches`."""
@@ -166,7 +170,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
         said = [in_words(config.objective, swept)]
         if "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
-        own = settle("encoder", config.encoding, ENCODERS)
+        own = settle("encoder", config.encoding, GRAPH_ENCODERS)
         said.append(f"{config.encoding.encoder} of {own['n_layers']} layers, width {own['width']}")
         return ", ".join(said)
 
@@ -225,7 +229,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
         title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Draws a t-SNE plot of graphs."""
-        from .._study_plots import draw_embedding, pictured  # Matplotlib is slow to import
+        from .._plots import draw_embedding, pictured  # Matplotlib is slow to import
 
         places = problem.all[pictured(len(problem.all))]
         draw_embedding(

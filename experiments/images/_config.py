@@ -3,20 +3,17 @@
 Flags of a method, a loss or an encoder are declared by the method, loss or encoder.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import tyro
 
-from crl_jax.data import IMAGE_SETS
-
 from .. import _study_options as shared
-from .._option_group import option_group
-from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range
+from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range, option_group
 from .._registry import with_flags
-from .._schema import WAS, Schema, absolute
+from .._schema import WAS, Schema
+from ..backbones import IMAGE_ENCODERS
 from ..view_losses import LOSSES
-from .encoders import ENCODERS
 from .methods import METHODS
 
 _DATA = (
@@ -108,7 +105,7 @@ class ProtocolOptions(shared.SeedOptions):
 
 MethodOptions = with_flags(shared.MethodOptions, "method", METHODS, default="simclr")
 LossOptions = with_flags(shared.LossOptions, "loss", LOSSES)
-EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default="resnet10")
+EncoderOptions = with_flags(shared.EncoderOptions, "encoder", IMAGE_ENCODERS, default="resnet10")
 
 
 @dataclass(frozen=True)
@@ -148,9 +145,3 @@ SCHEMA = Schema(
         "valid": "valid_fraction",
     },
 )
-
-
-def anchor(config: Config) -> Config:
-    """Returns the configuration with an absolute path, valid in every working directory."""
-    named = ("digits", *IMAGE_SETS)
-    return replace(config, source=absolute(config.source, "data", but=named))

@@ -10,10 +10,10 @@ import tyro
 from crl_jax import data, models
 
 from .. import _encoder_file as file
-from .._option_group import option_group
+from .._ranges import option_group
+from ..backbones import IMAGE_ENCODERS, make_backbone
 from ._config import _DATA, SCHEMA, Config
 from ._views import make_views
-from .encoders import make_backbone
 
 _DESCRIPTION = """Features of images, before the projection head, by the encoder of a run.
 
@@ -53,11 +53,6 @@ def embed_images(
 class Encoder(file.TrainedNetwork[Config]):
     """Image encoder trained by a run."""
 
-    @property
-    def n_channels(self) -> int:
-        """Number of image channels that the encoder expects."""
-        return channels_of(self.config)
-
     def features(self, images: np.ndarray) -> np.ndarray:
         """Computes features of uint8 images ``[n, height, width, channels]``."""
         return file.encode(self.network, self.variables, images, make_views(self.config.views))
@@ -76,7 +71,8 @@ def load_encoder(folder: Path) -> Encoder:
     """
     kept = file.open_encoder(folder, SCHEMA)
     config = kept.config
-    network = models.Network(make_backbone(config.encoding, channels_of(config)))
+    backbone = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=channels_of(config))
+    network = models.Network(backbone)
     return Encoder(config, network, kept.variables(network.init))
 
 
@@ -88,9 +84,8 @@ def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]
         labelled = own.labels or bool(options.data)
     on_disk = encoder.config.training.batches == "disk" and not options.data
     split = data.load_images(source, size=own.image_size, labelled=labelled, on_disk=on_disk)
-    return embed_images(
-        f"--data {source}", split, encoder.features, encoder.n_channels, options.run
-    )
+    n_channels = channels_of(encoder.config)
+    return embed_images(f"--data {source}", split, encoder.features, n_channels, options.run)
 
 
 main = file.embed_command(EmbedOptions, "images", _DESCRIPTION, load_encoder, _embed)

@@ -23,7 +23,7 @@ _FEW_CLASSES = 10
 
 def evaluate_features(
     options: ProtocolOptions, part: data.Images, test: data.Images, learned: Learned, seed: int,
-    on_device: bool = True,
+    on_device: bool,
 ) -> Evaluation:  # fmt: skip
     """Evaluates features with a linear classifier and a kNN classifier.
 

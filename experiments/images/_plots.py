@@ -25,11 +25,6 @@ def draw_views(path: Path, views: Any, images: data.Images, seed: int) -> None:
       images: The images. Shows the first image of some classes, or the first images if unlabelled.
       seed: Random seed of the views.
     """
-    save_figure(figure_of_views(views, images, seed), path)
-
-
-def figure_of_views(views: Any, images: data.Images, seed: int) -> Figure:
-    """Returns the figure of :func:`draw_views`."""
     first = np.arange(len(images))
     if images.classes:
         _, first = np.unique(images.labels, return_index=True)
@@ -45,7 +40,7 @@ def figure_of_views(views: Any, images: data.Images, seed: int) -> Figure:
             _picture(panels[row, column + 1], pictures[column, row])
     panels[0, 0].set_title("image", fontsize="small")
     panels[0, 1].set_title("views", fontsize="small", loc="left")
-    return figure
+    save_figure(figure, path)
 
 
 def _picture(axes: Axes, image: np.ndarray) -> None:
@@ -56,11 +51,6 @@ def _picture(axes: Axes, image: np.ndarray) -> None:
 
 def draw_posterior(path: Path, calibration: weights.Calibration, title: str) -> None:
     """Draws the reliability diagram of the posterior against labels, with a histogram."""
-    save_figure(figure_of_posterior(calibration, title), path)
-
-
-def figure_of_posterior(calibration: weights.Calibration, title: str) -> Figure:
-    """Returns the figure of :func:`draw_posterior`."""
     predicted, actual, samples = (
         np.asarray(x) for x in (calibration.predicted, calibration.actual, calibration.samples)
     )
@@ -77,4 +67,4 @@ def figure_of_posterior(calibration: weights.Calibration, title: str) -> Figure:
     for axes in (above, below):
         axes.grid(alpha=0.3)
     figure.suptitle(f"{title}; ECE {float(calibration.error):.3f}", wrap=True)
-    return figure
+    save_figure(figure, path)

@@ -33,11 +33,6 @@ class Problem:
         """Returns the training images of a phase."""
         return self.learn if phase == "search" else self.train
 
-    @property
-    def labelled(self) -> data.Images:
-        """The labelled training images."""
-        return labelled(self.train)
-
 
 def load_problem(
     options: DataOptions, on_stage: Callable[[str], None], on_disk: bool = False
@@ -112,7 +107,5 @@ def joined(first: data.Images, second: data.Images) -> data.Images:
         np.concatenate if isinstance(pixels[0], np.ndarray) else data.DiskArray.concatenate
     )
     return data.Images(
-        concatenate(pixels),
-        np.concatenate([first.labels, second.labels]),
-        first.classes,
+        concatenate(pixels), np.concatenate([first.labels, second.labels]), first.classes
     )

@@ -7,26 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from crl_jax import tasks, train
+from crl_jax import data, tasks, train
 
 from .. import _truth as truth
 from .._encoder_file import save_backbone
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._learned import Learned, measured_of_views
 from .._registry import settle
-from .._study import Evaluation, OnStage, TaskStudy
+from .._schema import absolute
+from .._study import Evaluation, OnStage
+from .._study_options import refuse_labels
+from .._task_study import TaskStudy
 from .._truth import evaluate_weights
-from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
-from ..view_losses import LOSSES, parts_of_loss, share_of_classes
+from ..backbones import IMAGE_ENCODERS, check_view_size, make_backbone
+from ..configs import cifar10_small, resnet50
+from ..view_losses import LOSSES, loss_arguments, share_of_classes
 from ..view_losses import in_words as loss_in_words
-from ._config import SCHEMA, Config, anchor
+from ._config import SCHEMA, Config
 from ._evaluate import evaluate_features
 from ._problem import Problem, evenly, labelled, load_problem
 from ._views import in_words, make_views, settle_views
-from .encoders import ENCODERS, check_view_size, make_backbone
 from .methods import METHODS, Parts
-from .recipes import RECIPES
 
+RECIPES: dict[str, Config] = {**resnet50.CONFIGS, **cifar10_small.CONFIGS}
 VIEWS, EMBEDDING, POSTERIOR = "views.png", "embedding.png", "posterior.png"
 _VIEWED = 1000
 """Number of images whose views are compared in reports."""
@@ -71,9 +74,9 @@ class Images(TaskStudy[Config, Problem]):
     unit, scores, score = "images", ("valid_knn", "train_knn"), "kNN"
     names, curves = NAMES, _CURVES
 
-    def run_name(self, config: Config) -> str:
-        """See :meth:`TaskStudy.run_name`."""
-        return f"{config.method.method}-{config.objective.loss}"
+    def folder_name(self, config: Config) -> str:
+        """See :meth:`Study.folder_name`."""
+        return f"images-{config.method.method}-{config.objective.loss}"
 
     def check(self, config: Config) -> None:
         """See :meth:`Study.check`."""
@@ -96,23 +99,23 @@ class Images(TaskStudy[Config, Problem]):
         """See :meth:`Study.complete`."""
         n_classes = len(problem.train.classes)
         if not n_classes:
-            _refuse_labels(config)
-        config = anchor(config)
-        shown = settle_views(config.views, problem.train.images)
-        check_view_size(config.encoding, shown.view_size)
-        config = replace(config, source=replace(config.source, labels=n_classes > 0), views=shown)
+            name = config.method.method
+            asked = {f"--method {name}": (METHODS[name].needs_labels, "other methods need none")}
+            refuse_labels(config, self.unit, asked, but=("probe", "probe_epochs"))
+        source = absolute(config.source, "data", but=("digits", *data.IMAGE_SETS))
+        views = settle_views(config.views, problem.train.images)
+        check_view_size(config.encoding, views.view_size)
+        config = replace(config, source=replace(source, labels=n_classes > 0), views=views)
         return self.complete_entries(config, tau_plus=share_of_classes(n_classes))
 
     def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
         """See :meth:`TaskStudy.task`."""
         chosen, options = METHODS[config.method.method], config.training
         part = problem.part(phase)
-        hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
-        backbone = make_backbone(config.encoding, part.images.shape[-1])
-        parts = Parts(
-            backbone, backbone.n_features, options.head, make_views(config.views),
-            LOSSES[config.objective.loss].loss, hyperparams, alpha, part,
-        )  # fmt: skip
+        loss = loss_arguments(config.objective, options.temperature, numbers)
+        n_channels = part.images.shape[-1]
+        backbone = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=n_channels)
+        parts = Parts(backbone, options.head, make_views(config.views), loss, part)
         return chosen.make(parts, **settle("method", config.method, METHODS, tuple(numbers)))
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
@@ -150,7 +153,7 @@ class Images(TaskStudy[Config, Problem]):
             said.append(loss_in_words(config.objective, tuple(swept)))
         if method.takes_temperature and "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
-        width = settle("encoder", config.encoding, ENCODERS).get("width")
+        width = settle("encoder", config.encoding, IMAGE_ENCODERS).get("width")
         width = f" of width {width}" if width else ""
         said.append(f"{config.encoding.encoder}{width}")
         return ", ".join(said)
@@ -172,7 +175,7 @@ class Images(TaskStudy[Config, Problem]):
     ) -> Evaluation:
         """Evaluates the features, and the weights of the loss with their calibration."""
         found = evaluate_features(
-            config.protocol, problem.labelled, problem.test, learned, seed,
+            config.protocol, labelled(problem.train), problem.test, learned, seed,
             on_device=config.training.batches == "device",
         )  # fmt: skip
         entry = LOSSES[config.objective.loss]
@@ -201,7 +204,7 @@ class Images(TaskStudy[Config, Problem]):
         title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Draws the calibration, if there is one, and a t-SNE plot of test images."""
-        from .._study_plots import draw_embedding, pictured
+        from .._plots import draw_embedding, pictured
         from ._plots import draw_posterior
 
         if evaluation.shown is not None:
@@ -211,19 +214,3 @@ class Images(TaskStudy[Config, Problem]):
             folder / EMBEDDING, np.asarray(learned.features(some.images)), some.labels,
             some.classes, f"{title}: test images by t-SNE", config.protocol.seed,
         )  # fmt: skip
-
-
-def _refuse_labels(config: Config) -> None:
-    """Rejects flags that require labels, for images without labels.
-
-    Raises:
-      ValueError: If such a flag is set.
-    """
-    method, source = config.method.method, config.source
-    asked = {
-        f"--method {method}": (METHODS[method].needs_labels, "other methods need none"),
-        "--valid-fraction": (source.valid_fraction is not None, LEFT_OUT),
-        **asked_of_all(config),
-        **asked_beside(config.protocol, (*OF_VOTES, "probe", "probe_epochs")),
-    }
-    refuse(asked, f"the images of {source.data}")

@@ -21,22 +21,17 @@ class Parts:
 
     Attributes:
       backbone: Builder of the network from images to features.
-      n_features: Width of the features.
       head: Widths of the projection head.
       augment: Augmentation that returns a view of an image.
-      loss: Loss function of ``--loss``.
-      hyperparams: Hyper-parameters of the loss, including the temperature.
-      alpha: Estimator of the α of the loss, or None.
+      loss: Loss of ``--loss``, its hyper-parameters including the temperature, and the estimator of
+        its α, as keyword arguments of :class:`crl_jax.tasks.SimCLR`.
       train: Training images.
     """
 
     backbone: Any
-    n_features: int
     head: tuple[int, ...]
     augment: Any
-    loss: Callable[..., Any]
-    hyperparams: dict[str, Any]
-    alpha: Any
+    loss: dict[str, Any]
     train: data.Images
 
 
@@ -59,33 +54,29 @@ class Method(Entry):
     needs_all: bool = False
 
 
-def _contrastive(parts: Parts) -> dict[str, Any]:
-    return {"hyperparams": parts.hyperparams, "loss_fn": parts.loss, "alpha": parts.alpha}
-
-
 def _projected(parts: Parts, head: Any = None) -> models.Network:
     head = models.Projection(parts.head) if head is None else head
     return models.Network(models.BackboneWithHead(parts.backbone, head))
 
 
 def _simclr(parts: Parts) -> Any:
-    return tasks.SimCLR(_projected(parts), parts.augment, **_contrastive(parts))
+    return tasks.SimCLR(_projected(parts), parts.augment, **parts.loss)
 
 
 def _direct(parts: Parts, first_features: int) -> Any:
-    if first_features > parts.n_features:
+    if first_features > (most := parts.backbone.n_features):
         raise ValueError(
-            f"--first-features must be at most the {parts.n_features} features of the encoder, "
+            f"--first-features must be at most the {most} features of the encoder, "
             f"got {first_features}."
         )
     network = _projected(parts, models.FeatureSlice(first_features))
-    return tasks.SimCLR(network, parts.augment, **_contrastive(parts))
+    return tasks.SimCLR(network, parts.augment, **parts.loss)
 
 
 def _moco(parts: Parts, queue: int, momentum: float) -> Any:
     return tasks.MoCo(
         _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], queue=queue,
-        **_contrastive(parts),
+        **parts.loss,
     )  # fmt: skip
 
 
@@ -96,7 +87,7 @@ def _prototypes(
     images = tasks.LabelledExamples(jnp.asarray(part.images), jnp.asarray(part.labels))
     return tasks.PCL(
         _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], queue=queue,
-        data=images, clusters=(clusters,), warm_up=warm_up_epochs, **_contrastive(parts),
+        data=images, clusters=(clusters,), warm_up=warm_up_epochs, **parts.loss,
     )  # fmt: skip
 
 
@@ -111,7 +102,7 @@ def _by_labels(task: Callable[..., Any]) -> Callable[[Parts], Any]:
     """Returns the ``make`` of a task with labels and its own loss."""
 
     def make(parts: Parts) -> Any:
-        temperature = {"temperature": parts.hyperparams["temperature"]}
+        temperature = {"temperature": parts.loss["hyperparams"]["temperature"]}
         return task(_projected(parts), parts.augment, temperature)
 
     return make
@@ -146,10 +137,7 @@ METHODS: Mapping[str, Method] = {
         make=_prototypes,
     ),
     "supcon": Method(
-        source=tasks.SupCon,
-        make=_by_labels(tasks.SupCon),
-        takes_loss=False,
-        needs_labels=True,
+        source=tasks.SupCon, make=_by_labels(tasks.SupCon), takes_loss=False, needs_labels=True
     ),
     "oracle": Method(
         source=tasks.SupervisedOracle,

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from .._option_group import option_group
 from .._program import program
-from .._ranges import COUNT, MOST, SHARE, Range, check_flags
+from .._ranges import COUNT, MOST, SHARE, Range, check_flags, option_group
 
 _DESCRIPTION = """Measure the errors of the biased, the debiased (DCL) and the Bayesian (BCL)
 estimate of the mean over the true negatives, on samples of populations with known labels; and the

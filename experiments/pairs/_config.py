@@ -3,21 +3,28 @@
 Flags of a loss or an encoder are declared by the loss or encoder.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import tyro
 
 from .. import _study_options as shared
 from .._bert import BertOptions, WeightsOptions, check_bert
-from .._option_group import option_group
-from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range, declared_ranges
+from .._ranges import (
+    COUNT,
+    MOST,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Range,
+    declared_ranges,
+    option_group,
+)
 from .._registry import with_flags
-from .._schema import WAS, Schema, absolute
+from .._schema import WAS, Schema
 from ..images import _config as images
 from ..images._config import EncoderOptions
-from ..images.encoders import EncoderOptions as ImageOptions
-from .losses import LOSSES
+from ..view_losses import PAIR_LOSSES
 
 _DATA = (
     "digits, or a folder: with captions.tsv and images (Flickr8k), or with pairs.tsv and drawings "
@@ -117,7 +124,7 @@ class TrainOptions(shared.OptimizerOptions):
     """Number of anchors per tile of the score matrix, for large batches; by default all."""
 
 
-LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="clip")
+LossOptions = with_flags(shared.LossOptions, "loss", PAIR_LOSSES, default="clip")
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ class Config:
     source: DataOptions = DataOptions()
     views: ViewOptions = ViewOptions()
     objective: shared.LossOptions = LossOptions()
-    encoding: ImageOptions = EncoderOptions()
+    encoding: shared.EncoderOptions = EncoderOptions()
     text: TextOptions = TextOptions()
     training: TrainOptions = TrainOptions()
     protocol: shared.SeedOptions = shared.SeedOptions()
@@ -157,9 +164,3 @@ SCHEMA = Schema(
         "test": "test_fraction",
     },
 )
-
-
-def anchor(config: Config) -> Config:
-    """Returns the configuration with absolute paths, valid in every working directory."""
-    source = absolute(config.source, "data", but=("digits",))
-    return replace(config, source=source, text=absolute(config.text, "weights"))

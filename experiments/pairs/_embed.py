@@ -13,12 +13,11 @@ from crl_jax import data, losses, models
 
 from .. import _bert
 from .. import _encoder_file as file
-from .._encoder_file import encode, open_encoder
-from .._option_group import option_group
-from .._text_file import open_texts, read_lines, save_text_encoder
+from .._bert import open_texts, read_lines, save_text_encoder
+from .._ranges import option_group
+from ..backbones import IMAGE_ENCODERS, make_backbone
 from ..images._embed import channels_of, embed_images
 from ..images._views import make_views
-from ..images.encoders import make_backbone
 from ._config import SCHEMA, Config
 from ._evaluate import Found
 
@@ -54,7 +53,7 @@ def networks_of(
 ) -> tuple[models.Network, models.Network]:
     """Returns the image and text networks, each with its projection into the shared space."""
     to_space = models.Projection((config.training.dim,), norm=False, last_bias=False)
-    images = make_backbone(config.encoding, n_channels)
+    images = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=n_channels)
     return (
         models.Network(models.BackboneWithHead(images, to_space)),
         models.Network(models.BackboneWithHead(settings, to_space)),
@@ -80,16 +79,6 @@ class SavedTowers:
     networks: tuple[models.Network, models.Network]
     variables: tuple[Any, Any]
 
-    @property
-    def n_channels(self) -> int:
-        """Number of image channels that the image network expects."""
-        return channels_of(self.config)
-
-    @property
-    def image_size(self) -> int | None:
-        """Side length in pixels that images are resized to."""
-        return self.config.source.image_size or self.config.views.eval_size
-
     def images(self, images: np.ndarray) -> np.ndarray:
         """Computes embeddings ``[n, dim]`` of uint8 images ``[n, height, width, channels]``."""
         return self._embed("first", images, make_views(self.config.views))
@@ -101,7 +90,7 @@ class SavedTowers:
     def _embed(self, half: str, examples: Any, augment: Any = None) -> np.ndarray:
         network = self.networks[_HALVES.index(half)]
         params, rest = (variables[half] for variables in self.variables)
-        embedded = encode(network, (params, rest), examples, augment)
+        embedded = file.encode(network, (params, rest), examples, augment)
         return np.asarray(losses.normalize(jnp.asarray(embedded)))
 
 
@@ -118,7 +107,7 @@ def load_towers(folder: Path) -> SavedTowers:
     Raises:
       ValueError: If there are no trained networks in ``folder``, or their files are damaged.
     """
-    kept = open_encoder(folder, SCHEMA)
+    kept = file.open_encoder(folder, SCHEMA)
     config = kept.config
     takes = open_texts(kept, config.text.lowercase, config.text.length)
     networks = networks_of(config, channels_of(config), takes.settings)
@@ -134,9 +123,10 @@ def _embed(options: EmbedOptions, towers: SavedTowers) -> tuple[str, dict[str, A
     """Returns the embeddings of the images or texts that the flags select."""
     if options.texts is not None:
         return "texts", {"features": towers.texts(read_lines(options.texts))}
-    split = data.load_images(options.images, size=towers.image_size, labelled=options.labels)
-    source = f"--images {options.images}"
-    return embed_images(source, split, towers.images, towers.n_channels, options.run)
+    source, config = f"--images {options.images}", towers.config
+    size = config.source.image_size or config.views.eval_size
+    split = data.load_images(options.images, size=size, labelled=options.labels)
+    return embed_images(source, split, towers.images, channels_of(config), options.run)
 
 
 main = file.embed_command(EmbedOptions, "pairs", _DESCRIPTION, load_towers, _embed)

@@ -14,8 +14,8 @@ from .._bert import Encoder
 from .._learned import Learned
 from .._study import Evaluation
 from .._truth import evaluate_scores
+from ..view_losses import PairLoss
 from ._problem import Part, Problem
-from .losses import PairLoss
 
 KS = (1, 5, 10)
 _WAYS = {"first": "image_to_text", "second": "text_to_image"}

@@ -22,11 +22,6 @@ def draw_retrieval(path: Path, found: Found, title: str) -> None:
       found: The trained model and its test embeddings.
       title: Title of the figure.
     """
-    save_figure(figure_of_retrieval(found, title), path)
-
-
-def figure_of_retrieval(found: Found, title: str) -> Figure:
-    """Returns the figure of :func:`draw_retrieval`."""
     test = found.test
     texts = np.linspace(0, len(test.texts) - 1, min(_TEXTS, len(test.texts))).astype(int)
     scores = np.asarray(found.texts)[texts] @ np.asarray(found.images).T
@@ -53,4 +48,4 @@ def figure_of_retrieval(found: Found, title: str) -> Figure:
             for spine in axes.spines.values():
                 spine.set(visible=bool(right), color=_RIGHT, linewidth=3)
     figure.suptitle(f"{title}\nnearest images of texts; a green frame is a right one", wrap=True)
-    return figure
+    save_figure(figure, path)

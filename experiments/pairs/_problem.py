@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int, Key
 from crl_jax.data import CaptionedImages, Tokens, load_captioned
 
 from .._bert import Encoder, load_encoder
-from .._flags import spoken
+from .._program import spoken
 from .._study import OnStage
 from ._config import DataOptions, TextOptions
 

@@ -15,18 +15,20 @@ from .. import _truth as truth
 from .._bert import Encoder, layers, settled
 from .._registry import settle
 from .._rundir import write_arrays
-from .._study import Evaluation, OnStage, Run, TaskStudy
+from .._schema import absolute
+from .._study import Evaluation, OnStage, Run
+from .._task_study import TaskStudy
+from ..backbones import IMAGE_ENCODERS, check_view_size
+from ..configs import flickr8k, pictograms
 from ..images import _views as views
 from ..images._views import make_views
-from ..images.encoders import ENCODERS, check_view_size
-from ..view_losses import UNKNOWN_SHARE, in_words, parts_of_loss
-from ._config import SCHEMA, TEXT, Config, TextOptions, TrainOptions, anchor
+from ..view_losses import PAIR_LOSSES, UNKNOWN_SHARE, in_words, loss_arguments
+from ._config import SCHEMA, TEXT, Config, TextOptions, TrainOptions
 from ._embed import networks_of, save_towers
 from ._evaluate import KS, Found, evaluate_pairs, measure_recall
 from ._problem import Problem, draw_caption, load_problem
-from .losses import LOSSES
-from .recipes import RECIPES
 
+RECIPES: dict[str, Config] = {**flickr8k.CONFIGS, **pictograms.CONFIGS}
 _VALID = 5000
 """Maximum number of validation images whose recall is reported."""
 _TEXT_LAYERS = 2
@@ -94,13 +96,13 @@ class Pairs(TaskStudy[Config, Problem]):
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
         share = problem.equal_share
-        anchored = anchor(config)
         shown = views.settle_views(config.views, problem.train.captioned.images)
         check_view_size(config.encoding, shown.view_size)
         config = replace(
-            anchored,
+            config,
+            source=absolute(config.source, "data", but=("digits",)),
             views=shown,
-            text=_as_loaded(anchored.text, problem.encoder),
+            text=_as_loaded(absolute(config.text, "weights"), problem.encoder),
             training=_settled_training(config.training, config.objective.loss),
         )
         if not problem.grouped:
@@ -112,23 +114,22 @@ class Pairs(TaskStudy[Config, Problem]):
     ) -> tasks.CLIP:
         """See :meth:`TaskStudy.task`."""
         options, encoder = config.training, problem.encoder
-        entry = LOSSES[config.objective.loss]
+        entry = PAIR_LOSSES[config.objective.loss]
         assert options.temperature is not None
-        hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers, LOSSES)
+        loss = loss_arguments(config.objective, options.temperature, numbers, PAIR_LOSSES)
         learned: dict[str, Any] = {}
         if options.learn_temperature:
-            learned["temperature"] = hyperparams.pop("temperature")
+            learned["temperature"] = loss["hyperparams"].pop("temperature")
             learned["min_temperature"] = options.least_temperature
         if "bias" in entry.settings:
-            values = settle("loss", config.objective, LOSSES, tuple(numbers)) | numbers
+            values = settle("loss", config.objective, PAIR_LOSSES, tuple(numbers)) | numbers
             learned["bias"] = values["bias"]
         given = None if encoder.params is None else {"second": {"backbone": encoder.params}}
         n_channels = problem.train.captioned.images.shape[-1]
         return tasks.CLIP(
             *networks_of(config, n_channels, encoder.settings),
-            loss_fn=entry.loss, hyperparams=hyperparams, alpha=alpha, pretrained=given,
-            augment_first=make_views(config.views), augment_second=draw_caption,
-            exclude_equal=options.exclude_equal, tile=options.tile, **learned,
+            pretrained=given, augment_first=make_views(config.views), augment_second=draw_caption,
+            exclude_equal=options.exclude_equal, tile=options.tile, **loss, **learned,
         )  # fmt: skip
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
@@ -149,11 +150,11 @@ class Pairs(TaskStudy[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        said = [in_words(config.objective, swept, LOSSES)]
+        said = [in_words(config.objective, swept, PAIR_LOSSES)]
         if "temperature" not in swept:
             kept = "from " if config.training.learn_temperature else ""
             said.append(f"temperature {kept}{config.training.temperature:g}")
-        width = settle("encoder", config.encoding, ENCODERS)["width"]
+        width = settle("encoder", config.encoding, IMAGE_ENCODERS)["width"]
         said.append(f"{config.encoding.encoder} of width {width}")
         text = config.text
         if text.weights is None:
@@ -193,7 +194,7 @@ class Pairs(TaskStudy[Config, Problem]):
         self, config: Config, problem: Problem, learned: Found, seed: int, on_stage: OnStage
     ) -> Evaluation:
         """Evaluates retrieval, with reciprocal ranks as cases."""
-        return evaluate_pairs(learned, problem, LOSSES[config.objective.loss])
+        return evaluate_pairs(learned, problem, PAIR_LOSSES[config.objective.loss])
 
     def save(self, learned: Found, folder: Path) -> None:
         """Writes both networks, and the test embeddings with their image-text correspondence."""
@@ -237,7 +238,7 @@ def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
     Raises:
       ValueError: If the initial temperature is below its lower bound.
     """
-    entry = LOSSES[loss]
+    entry = PAIR_LOSSES[loss]
     if options.temperature is None:
         options = replace(options, temperature=entry.temperature)
     if not options.learn_temperature:
@@ -256,11 +257,10 @@ def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
 
 def _refuse_groups(config: Any) -> None:
     """Rejects flags that require groups of equal images."""
-    said = {
-        "--alpha-from labels": config.objective.alpha_from == "labels",
-        "--exclude-equal True": config.training.exclude_equal,
-    }
-    for flag, is_given in said.items():
+    for flag, is_given in (
+        ("--alpha-from labels", config.objective.alpha_from == "labels"),
+        ("--exclude-equal True", config.training.exclude_equal),
+    ):
         if is_given:
             raise ValueError(
                 f"{flag} needs to know which images are equal, and {config.source.data} does not "

@@ -11,7 +11,8 @@ import numpy as np
 from rich.console import Console
 
 from .._progress import TrainingStatus, display
-from .._study import Run, learn
+from .._study import Run
+from .._task_study import learn
 from ..configs.cifar10_small import small
 from ..configs.resnet50 import DATASETS, LOSSES, published
 from ..images._config import Config

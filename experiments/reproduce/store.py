@@ -16,8 +16,7 @@ import numpy as np
 
 from crl_jax import __version__, train
 
-from .._locks import hold
-from .._rundir import write_json
+from .._rundir import hold, write_json
 from .._schema import to_json
 from ..images._config import Config
 from ..images._problem import Problem

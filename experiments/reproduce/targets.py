@@ -11,10 +11,9 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from .._locks import hold
-from .._option_group import option_group
 from .._progress import Display, display
-from .._ranges import COUNT, POSITIVE, Range
+from .._ranges import COUNT, POSITIVE, Range, option_group
+from .._rundir import hold
 from .methods import Method, World
 from .outcomes import Outcome, pool
 from .store import ranking_path, run_once

@@ -3,19 +3,18 @@
 Flags of a method or a loss are declared by the method or loss.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import tyro
 
 from .. import _study_options as shared
 from .._bert import BertOptions, check_bert
-from .._option_group import option_group
 from .._program import flag
-from .._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, Range
+from .._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
 from .._registry import with_flags
-from .._schema import WAS, Schema, absolute
-from .losses import LOSSES
+from .._schema import WAS, Schema
+from ..view_losses import TEXT_LOSSES
 from .methods import METHODS
 
 _DATA = (
@@ -99,7 +98,7 @@ class ProtocolOptions(shared.SeedOptions):
 
 
 MethodOptions = with_flags(shared.MethodOptions, "method", METHODS, default="triplets")
-LossOptions = with_flags(shared.LossOptions, "loss", LOSSES)
+LossOptions = with_flags(shared.LossOptions, "loss", TEXT_LOSSES)
 
 
 @dataclass(frozen=True)
@@ -148,9 +147,3 @@ SCHEMA = Schema(
         "test": "test_fraction",
     },
 )
-
-
-def anchor(config: Config) -> Config:
-    """Returns the configuration with absolute paths, valid in every working directory."""
-    source = absolute(config.source, "data", "pairs", but=("docstrings",))
-    return replace(config, source=source, encoding=absolute(config.encoding, "weights"))

@@ -12,9 +12,8 @@ from crl_jax import data, models
 
 from .. import _bert
 from .. import _encoder_file as file
-from .._encoder_file import encode, open_encoder
-from .._option_group import option_group
-from .._text_file import open_texts, read_lines, save_text_encoder
+from .._bert import open_texts, read_lines, save_text_encoder
+from .._ranges import option_group
 from ._config import _DATA, SCHEMA, Config, DataOptions
 from ._evaluate import TextLearned
 from ._problem import column_of
@@ -49,23 +48,19 @@ class EmbedOptions(file.EmbedOptions):
 
 
 @dataclass(frozen=True)
-class Encoder:
+class Encoder(file.TrainedNetwork[Config]):
     """Text encoder trained by a run.
 
     Attributes:
-      config: Configuration of the run.
       takes: The tokenizer, and the settings of the network.
-      variables: Parameters of the network, and its other variables.
     """
 
-    config: Config
     takes: _bert.Encoder
-    variables: tuple[Any, Any]
 
     def features(self, texts: Sequence[str]) -> np.ndarray:
         """Computes float32 features ``[n, width]`` of texts."""
         tokens = self.takes.words.encode(texts, self.takes.length)
-        return encode(models.Network(self.takes.settings), self.variables, tokens)
+        return file.encode(self.network, self.variables, tokens)
 
 
 def save_encoder(folder: Path, learned: TextLearned) -> None:
@@ -80,10 +75,11 @@ def load_encoder(folder: Path) -> Encoder:
     Raises:
       ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
-    kept = open_encoder(folder, SCHEMA)
+    kept = file.open_encoder(folder, SCHEMA)
     config = kept.config
     takes = open_texts(kept, config.encoding.lowercase, config.source.length)
-    return Encoder(config, takes, kept.variables(models.Network(takes.settings).init))
+    network = models.Network(takes.settings)
+    return Encoder(config, network, kept.variables(network.init), takes)
 
 
 def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]]:

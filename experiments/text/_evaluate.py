@@ -11,7 +11,7 @@ import numpy as np
 from crl_jax import losses, metrics, models, tasks, train
 
 from .._knn import BANK, Voters, train_knn, valid_knn
-from .._learned import Learned, neighbours
+from .._learned import Learned, neighbours, spaced
 from .._study import Evaluation
 from .._truth import Truth, evaluate_scores, hyperparams_of, some_of
 from ..view_losses import LossEntry
@@ -166,11 +166,9 @@ class TextLearned:
     @cached_property
     def features(self) -> jax.Array:
         """Features of the test texts after the last stage."""
-        return (
-            self.features_before
-            if self.classifier is None
-            else self.after.features(self.test.places)
-        )
+        if self.classifier is None:
+            return self.features_before
+        return self.after.features(self.test.places)
 
     def predicted(self, seed: int) -> jax.Array:
         """Predicts the test classes with the fine-tuned classifier, or else with a linear probe."""
@@ -222,7 +220,8 @@ def evaluate_texts(config: Config, learned: TextLearned, seed: int) -> Evaluatio
 
 def _evaluate_features(learned: TextLearned) -> dict[str, float]:
     """Computes the metrics that need no labels."""
-    of, places = learned.before, jnp.asarray(learned.test.places[_some(learned.test)])
+    of, some = learned.before, spaced(len(learned.test), _ALIGNED)
+    places = jnp.asarray(learned.test.places[some])
     alignment, uniformity = _of_dropout(of.task, of.params, of.model_state, places)
     found = {"dropout_alignment": alignment, "uniformity": uniformity, **_of_pairs(learned)}
     return {name: float(value) for name, value in found.items()}
@@ -247,15 +246,10 @@ def correlation(encoder: Learned, pairs: Pairs) -> jax.Array:
 
 def _of_classes(learned: TextLearned, seed: int) -> dict[str, Any]:
     """Computes the alignment of features of same-class texts, and the uniformity."""
-    some = _some(learned.test)
+    some = spaced(len(learned.test), _ALIGNED)
     z, labels = losses.normalize(learned.features_before[some]), learned.test.labels[some]
     of_class, _ = _pool(z, labels).sample_pairs(jax.random.key(seed), jnp.arange(len(z)))
     return {"alignment": losses.alignment(z, z[of_class]), "uniformity": losses.uniformity(z)}
-
-
-def _some(part: Part) -> slice:
-    step = max(1, len(part) // _ALIGNED)
-    return slice(0, _ALIGNED * step, step)
 
 
 def _pool(examples: Any, labels: np.ndarray) -> tasks.ClassPool:

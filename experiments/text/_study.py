@@ -16,10 +16,13 @@ from .._bert import layers, settled
 from .._learned import Learned
 from .._registry import filled, settle
 from .._rundir import write_arrays
-from .._study import Evaluation, OnLine, OnStage, Run, TaskStudy
-from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
-from ..view_losses import in_words, parts_of_loss, share_of_classes
-from ._config import SCHEMA, Config, anchor
+from .._schema import absolute
+from .._study import Evaluation, OnStage, Run
+from .._study_options import LEFT_OUT, refuse_labels
+from .._task_study import OnLine, TaskStudy
+from ..configs import conbert, simcse
+from ..view_losses import TEXT_LOSSES, in_words, loss_arguments, share_of_classes
+from ._config import SCHEMA, Config
 from ._embed import save_encoder
 from ._evaluate import (
     Stages,
@@ -31,10 +34,10 @@ from ._evaluate import (
 )
 from ._host import TokenRows, TripletRows
 from ._problem import Problem, load_problem
-from .losses import LOSSES
 from .methods import METHODS, Parts
-from .recipes import RECIPES
 
+RECIPES: dict[str, Config] = {**conbert.CONFIGS, **simcse.CONFIGS}
+"""All require ``--weights``, such as those of ``bert-base-chinese``."""
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
 PRE_TRAINING, FINE_TUNING = "pre-training", "fine-tuning"
 _OF_FINE_TUNING = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
@@ -90,10 +93,10 @@ class TextStudy(TaskStudy[Config, Problem]):
     names, curves = NAMES, _CURVES
     stages = (PRE_TRAINING, FINE_TUNING)
 
-    def run_name(self, config: Config) -> str:
-        """See :meth:`TaskStudy.run_name`."""
-        method = config.method.method
-        return f"{method}-{config.objective.loss}" if _pretrains(config) else method
+    def folder_name(self, config: Config) -> str:
+        """See :meth:`Study.folder_name`."""
+        name = f"text-{config.method.method}"
+        return f"{name}-{config.objective.loss}" if _pretrains(config) else name
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
@@ -103,9 +106,11 @@ class TextStudy(TaskStudy[Config, Problem]):
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
         axes, n_classes = SCHEMA.axes(config), len(problem.train.classes)
+        encoding = absolute(config.encoding, "weights")
         config = replace(
-            anchor(config),
-            encoding=replace(config.encoding, **settled(config.encoding, problem.encoder)),
+            config,
+            source=absolute(config.source, "data", "pairs", but=("docstrings",)),
+            encoding=replace(encoding, **settled(encoding, problem.encoder)),
             training=filled(config.training, _training_defaults(config, problem), tuple(axes)),
         )
         if not n_classes:
@@ -123,11 +128,7 @@ class TextStudy(TaskStudy[Config, Problem]):
         method = METHODS[config.method.method]
         assert method.make is not None
         values: dict[str, Any] = settle("method", config.method, METHODS, tuple(numbers)) | numbers
-        hyperparams, alpha = parts_of_loss(config.objective, values["temperature"], numbers, LOSSES)
-        loss = {
-            "hyperparams": hyperparams, "loss_fn": LOSSES[config.objective.loss].loss,
-            "alpha": alpha,
-        }  # fmt: skip
+        loss = loss_arguments(config.objective, values["temperature"], numbers, TEXT_LOSSES)
         params, labelled = problem.encoder.params, problem.part(phase).labelled.data
         pretrained = None if params is None else {"backbone": params}
         network = _with_head(config, problem)
@@ -177,7 +178,7 @@ class TextStudy(TaskStudy[Config, Problem]):
         own = settle("method", config.method, METHODS, swept)
         said = ["no pre-training"]
         if _pretrains(config):
-            said = [config.method.method, in_words(config.objective, swept, LOSSES)]
+            said = [config.method.method, in_words(config.objective, swept, TEXT_LOSSES)]
             if "temperature" not in swept:
                 said.append(f"temperature={own['temperature']:g}")
         if n := config.training.fine_tune_epochs:
@@ -245,7 +246,7 @@ class TextStudy(TaskStudy[Config, Problem]):
         self, config: Config, problem: Problem, learned: TextLearned, seed: int, on_stage: OnStage
     ) -> Evaluation:
         """Evaluates the classifier, the features, and the weights of the loss."""
-        found, entry = evaluate_texts(config, learned, seed), LOSSES[config.objective.loss]
+        found, entry = evaluate_texts(config, learned, seed), TEXT_LOSSES[config.objective.loss]
         if learned.contrast is None or entry.weigh is None or not problem.train.classes:
             return found
         truth = evaluate_weights(entry, learned.contrast, learned.test, seed)
@@ -265,7 +266,7 @@ class TextStudy(TaskStudy[Config, Problem]):
         title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Draws a t-SNE plot of test texts."""
-        from .._study_plots import draw_embedding, pictured  # Matplotlib is slow to import
+        from .._plots import draw_embedding, pictured  # Matplotlib is slow to import
 
         some = pictured(len(learned.test))
         draw_embedding(
@@ -320,23 +321,14 @@ def _training_defaults(config: Config, problem: Problem) -> dict[str, float]:
     return {name: value for name, value in defaults.items() if getattr(options, name) is None}
 
 
-_WITHOUT = "--method dropout with --fine-tune-epochs 0 needs none"
-
-
 def _refuse_labels(config: Config) -> None:
-    """Rejects flags that require labels, for texts without labels.
-
-    Raises:
-      ValueError: If such a flag is set.
-    """
-    method, epochs = config.method.method, config.training.fine_tune_epochs
-    learns_alone = METHODS[method].make is not None and not METHODS[method].needs_labels
+    """Rejects flags that need labels, for texts without labels."""
+    method, epochs = METHODS[config.method.method], config.training.fine_tune_epochs
+    without = "--method dropout with --fine-tune-epochs 0 needs none"
+    learns_alone = method.make is not None and not method.needs_labels
     asked = {
-        f"--method {method}": (not learns_alone, _WITHOUT),
-        f"--fine-tune-epochs {epochs}": (epochs > 0, _WITHOUT),
+        f"--method {config.method.method}": (not learns_alone, without),
+        f"--fine-tune-epochs {epochs}": (epochs > 0, without),
         "--n-labels": (config.source.n_labels is not None, LEFT_OUT),
-        "--valid-fraction": (config.source.valid_fraction is not None, LEFT_OUT),
-        **asked_of_all(config),
-        **asked_beside(config.protocol, OF_VOTES),
     }
-    refuse(asked, f"the texts of {config.source.data}")
+    refuse_labels(config, "texts", asked)

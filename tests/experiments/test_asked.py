@@ -11,8 +11,7 @@ from _helpers.refusals import raises
 from crl_jax import losses, models, samplers, stats, tasks, weights
 from experiments.contrasts import LOSSES as CONTRAST_LOSSES
 from experiments.encoders import ENCODERS, default_encoder
-from experiments.objectives import OBJECTIVES
-from experiments.objectives.pairwise import group_bpr, likely_and_unpopular, popular_and_not
+from experiments.objectives import OBJECTIVES, group_bpr, likely_and_unpopular, popular_and_not
 from experiments.recommend import main
 from experiments.sampling import SAMPLERS, Context
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from experiments._compiled import keep_compiled, stamp_entries
+from experiments._compiler import keep_compiled, stamp_entries
 
 ROOT = Path(__file__).parents[2]
 COMMAND = """

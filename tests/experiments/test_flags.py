@@ -5,8 +5,7 @@ from _helpers.refusals import raises
 
 from crl_jax.data import DATASETS
 from experiments._config import SCHEMA
-from experiments._flags import in_flags, spoken
-from experiments._suggest import suggest
+from experiments._program import in_flags, spoken, suggest
 from experiments.recommend import main
 
 

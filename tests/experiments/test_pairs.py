@@ -27,9 +27,8 @@ from experiments.pairs._evaluate import (
     evaluate_retrieval,
 )
 from experiments.pairs._problem import Part, draw_caption
-from experiments.pairs._study import Pairs
-from experiments.pairs.losses import LOSSES
-from experiments.pairs.recipes import RECIPES
+from experiments.pairs._study import RECIPES, Pairs
+from experiments.view_losses import PAIR_LOSSES as LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "pixel_encoder")
 SMALL = MODALITIES["pairs"].flags("")

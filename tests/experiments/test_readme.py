@@ -1,6 +1,7 @@
 """Tests that the commands and the code in the experiments README work."""
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import re
@@ -106,11 +107,12 @@ def block(start: str) -> str:
     return code[1]
 
 
-def entry(folder: str, name: str):
-    """Executes the README's code for a module of ``folder`` and returns its object ``name``."""
-    code = re.search(rf"`experiments/{folder}/\w+\.py`:\n\n```python\n(.*?)```", README, re.DOTALL)
-    assert code is not None, folder
-    made = {"__package__": f"experiments.{folder}", "__name__": f"experiments.{folder}.mine"}
+def entry(module: str, name: str):
+    """Executes the README's code for ``module`` or a file in it and returns its object ``name``."""
+    place = rf"`experiments/{module}(?:/\w+)?\.py`"
+    code = re.search(rf"{place}:\n\n```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None, module
+    made = dict(vars(importlib.import_module(f"experiments.{module}")))
     exec(code[1], made)
     return made[name]
 

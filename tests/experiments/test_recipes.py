@@ -16,10 +16,10 @@ from experiments._config import Config
 from experiments._recommend import Recommend
 from experiments._schema import to_json
 from experiments._study_command import configure
-from experiments.images import recipes as images
-from experiments.pairs import recipes as pairs
+from experiments.images import _study as images
+from experiments.pairs import _study as pairs
 from experiments.recipes import RECIPES
-from experiments.text import recipes as text
+from experiments.text import _study as text
 
 SEARCH = ["--recipe", "ml-100k-bpr-search"]
 OWN = RECIPES["ml-100k-bpr-search"].protocol.sweep

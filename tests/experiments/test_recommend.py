@@ -21,10 +21,10 @@ from crl_jax.models import InteractionGraph
 from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
 from experiments._config import Config, LossOptions
-from experiments._locks import hold
 from experiments._options import ProtocolOptions
 from experiments._recommend import Recommend, _fit
-from experiments._traced import trace_step
+from experiments._rundir import hold
+from experiments._task_study import trace_step
 from experiments.contrasts import CONTRASTS
 from experiments.recommend import main
 

@@ -28,8 +28,7 @@ from experiments._registry import (
 )
 from experiments.encoders import ENCODERS, EncoderEntry
 from experiments.objectives import OBJECTIVES, Objective
-from experiments.sampling import SAMPLERS, Context, SamplerEntry, resolve_sampler
-from experiments.sampling._entry import discover
+from experiments.sampling import SAMPLERS, Context, SamplerEntry, discover, resolve_sampler
 
 MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
 

@@ -17,8 +17,8 @@ from scipy import stats
 
 from crl_jax import data, losses, models, samplers, tasks
 from crl_jax.data import Interactions, simulate
-from experiments._locks import hold
 from experiments._occupations import occupations
+from experiments._rundir import hold
 from experiments.reproduce import chapter_4, command, main, store
 from experiments.reproduce.command import TARGETS, show_list
 from experiments.reproduce.methods import SAMPLING, Method, World

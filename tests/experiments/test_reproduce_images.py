@@ -11,10 +11,10 @@ from scipy import stats
 
 from crl_jax import models
 from experiments._study import Evaluation
+from experiments.backbones import IMAGE_ENCODERS as ENCODERS
 from experiments.images._config import ViewOptions
 from experiments.images._problem import load_problem
 from experiments.images._study import Images
-from experiments.images.encoders import ENCODERS
 from experiments.reproduce import images, main
 from experiments.reproduce.tables import published
 

@@ -17,8 +17,8 @@ from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
 from experiments import _saved as saved
 from experiments._config import SCHEMA, Config, anchor
-from experiments._locks import hold
 from experiments._options import DataOptions
+from experiments._rundir import hold
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,7 +99,7 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
 HOLDER = """
 import sys, time
 from pathlib import Path
-from experiments._locks import hold
+from experiments._rundir import hold
 from experiments._options import DataOptions
 with hold(Path(sys.argv[1]), busy="held"):
     print("holding", flush=True)
@@ -144,7 +144,7 @@ def test_a_lock_can_be_waited_for(tmp_path):
 
 
 def test_where_there_are_no_locks_nothing_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments._locks.fcntl", None)
+    monkeypatch.setattr("experiments._rundir.fcntl", None)
     with hold(tmp_path / ".lock", busy="held"), hold(tmp_path / ".lock", busy="held"):
         assert not list(tmp_path.iterdir())
 

@@ -8,8 +8,8 @@ from _helpers.commands import one_line
 
 from crl_jax import models, samplers, tasks, train
 from experiments._config import Config, EncoderOptions, LossOptions, SamplerOptions
-from experiments._optimizers import RULES, SCHEDULES
 from experiments._options import TrainOptions
+from experiments._study_options import RULES, SCHEDULES
 from experiments._update import ROW_RULES, choose_optimizer_mode, optimizer_of
 from experiments.encoders import ENCODERS
 from experiments.objectives import resolve

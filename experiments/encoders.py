@@ -1,0 +1,103 @@
+"""Registry of encoders of users and items by command-line name.
+
+A new encoder requires an :class:`EncoderEntry` in :data:`ENCODERS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crl_jax import data, models
+
+from ._options import EncoderOptions
+from ._registry import Entry, Registry, declared, settle
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderEntry(Entry):
+    """An encoder of users and items on the command line.
+
+    Attributes:
+      source: Its class.
+      make: ``make(log, *, dim, similarity, **values)``, with values keyed by flag name, and an
+        ``initializer`` unless the encoder is to use its own.
+    """
+
+    make: Callable[..., models.Encoder]
+
+    @property
+    def by_rows(self) -> bool:
+        """See :class:`crl_jax.models.Encoder`."""
+        return self.source.by_rows
+
+    @property
+    def sweepable(self) -> frozenset[str]:
+        """Always empty: all points of a sweep train the same encoder."""
+        return frozenset()
+
+
+def entry_of(
+    source: type[models.Encoder], *names: str, flags: Mapping[str, str] | None = None
+) -> EncoderEntry:
+    """Returns the entry of an encoder with ``from_interactions(log, dim=…, …)``.
+
+    Without this method, the constructor is called with the numbers of users and items.
+
+    Args:
+      source: The class.
+      *names: Hyper-parameters that become flags; by default all of them.
+      flags: See :func:`declared`.
+    """
+    build: Any = getattr(source, "from_interactions", None)
+    own = declared(build or source, *names, flags=flags)
+    own = {name: of for name, of in own.items() if name not in ("dim", "similarity")}
+    fields = {name: of.field or name for name, of in own.items()}
+
+    def make(log: data.Interactions, **values: Any) -> models.Encoder:
+        given = {fields.get(name, name): value for name, value in values.items()}
+        return source(log.n_users, log.n_items, **given) if build is None else build(log, **given)
+
+    return EncoderEntry(source=source, hyperparams=own, make=make)
+
+
+def _factors(log: data.Interactions, *, dropout: float, **values: Any) -> models.Encoder:
+    return models.MatrixFactorization(log.n_users, log.n_items, dropout=dropout or None, **values)
+
+
+ENCODERS = Registry(
+    {
+        "mf": EncoderEntry(
+            source=models.MatrixFactorization,
+            hyperparams=declared(models.MatrixFactorization, "dropout", defaults={"dropout": 0.0}),
+            make=_factors,
+        ),
+        "lightgcn": entry_of(
+            models.LightGCN, "n_layers", "edge_dropout", flags={"n_layers": "layers"}
+        ),
+    },
+    make=entry_of,
+)
+
+
+def resolve_encoder(
+    options: EncoderOptions, log: data.Interactions, dim: int, swept: tuple[str, ...] = ()
+) -> models.Encoder:
+    """Creates the chosen encoder for training on ``log``, with embeddings of width ``dim``.
+
+    Raises:
+      ValueError: If a flag is not supported by the encoder.
+    """
+    values = settle("encoder", options, ENCODERS, swept)
+    make = ENCODERS[options.encoder].make
+    return make(log, dim=dim, similarity=options.similarity or "inner", **values)
+
+
+def default_encoder(
+    name: str, log: data.Interactions, dim: int, initializer: Any = None
+) -> models.Encoder:
+    """Creates an encoder by name with its default flags and, optionally, another initializer."""
+    entry = ENCODERS[name]
+    values = {flag: of.default for flag, of in entry.flags.items()}
+    if initializer is not None:
+        values["initializer"] = initializer
+    return entry.make(log, dim=dim, similarity="inner", **values)
