@@ -5,7 +5,6 @@ import os
 import signal
 import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -112,18 +111,6 @@ def all_optimisations():
 
 
 @pytest.fixture(scope="module")
-def small_resnet():
-    """Replaces the default image encoder, which compiles slowly, by a small ResNet."""
-    from crl_jax import models
-    from experiments.backbones import IMAGE_ENCODERS as ENCODERS
-
-    with pytest.MonkeyPatch.context() as patch:
-        entry = replace(ENCODERS["resnet10"], make=partial(models.ResNet, (1, 1)))
-        patch.setitem(ENCODERS, "resnet10", entry)
-        yield
-
-
-@pytest.fixture(scope="module")
 def pixel_encoder():
     """Replaces the default image encoder by linear features, for tests of the surrounding code."""
     from _helpers.modalities import PixelEncoder
@@ -132,6 +119,16 @@ def pixel_encoder():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ENCODERS, "resnet10", replace(ENCODERS["resnet10"], make=PixelEncoder))
+        yield
+
+
+@pytest.fixture(scope="module")
+def first_features():
+    """Replaces t-SNE, which takes longer than short trainings, by the first two features."""
+    from _helpers.modalities import FirstFeatures
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sklearn.manifold.TSNE", FirstFeatures)
         yield
 
 

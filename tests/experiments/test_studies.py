@@ -44,7 +44,9 @@ from experiments._study_command import configure
 from experiments.recommend import main as recommend
 from experiments.view_losses import LOSSES
 
-pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "pixel_encoder")
+pytestmark = pytest.mark.usefixtures(
+    "standard_promotion", "quick_compiles", "pixel_encoder", "first_features"
+)
 images, graphs, text, pairs = (of.module for of in MODALITIES.values())
 of_each = pytest.mark.parametrize("of", MODALITIES.values(), ids=MODALITIES)
 
@@ -64,18 +66,8 @@ class Finished:
     n_programs: int
 
 
-class FirstFeatures:
-    """Stub of t-SNE, which takes longer than the training: the first two features."""
-
-    def __init__(self, **settings):
-        del settings
-
-    def fit_transform(self, features):
-        return features[:, :2]
-
-
 @pytest.fixture(scope="module")
-def finished(texts, pixel_encoder, tmp_path_factory):
+def finished(texts, pixel_encoder, first_features, tmp_path_factory):
     """Returns a function to a run of a command, with a sweep and two seeds."""
     compiled, listening = [], True
 
@@ -89,9 +81,7 @@ def finished(texts, pixel_encoder, tmp_path_factory):
         name, low, high = of.sweep
         flags = [*of.flags(texts), "--sweep", f"{name}={low},{high}", "--seeds", "2", "--loss"]
         flags += ["bayesian", "--alpha-from", "labels", "--checkpoint-seconds", "0"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sklearn.manifold.TSNE", FirstFeatures)
-            folder = finish(of.module.main, tmp_path_factory.mktemp(of.name) / "run", flags)
+        folder = finish(of.module.main, tmp_path_factory.mktemp(of.name) / "run", flags)
         return Finished(flags, folder, len(compiled))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
@@ -161,7 +151,6 @@ def test_a_killed_run_goes_on_to_the_same_bits(of, stage, rest, finished, tmp_pa
         lambda checkpoint, loop: checkpoint._path.name.startswith(stage),
     )  # fmt: skip
     assert not (killed / "metrics.json").exists()
-    monkeypatch.setattr("sklearn.manifold.TSNE", FirstFeatures)
     assert resume(of.module.main, killed, monkeypatch) == rest
     assert history(killed) == history(whole.folder)
     assert read(killed, "metrics_by_seed.json") == read(whole.folder, "metrics_by_seed.json")
@@ -229,7 +218,6 @@ def test_texts_without_labels_and_eight_devices(texts, tmp_path, monkeypatch, ca
         return fit(task, optimizer, batches, config, **options)
 
     monkeypatch.setattr(train, "fit", look)
-    monkeypatch.setattr("sklearn.manifold.TSNE", FirstFeatures)
     files = ["--data", str(texts / "sentences.txt"), "--pairs", str(texts / "pairs.txt")]
     for name, flags in (("one", []), ("eight", ["--mesh", "data=8"])):
         folder = tmp_path / name
