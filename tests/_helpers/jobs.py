@@ -4,33 +4,31 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
 
-def start(commands, variables=({}, {})) -> list[subprocess.Popen]:
-    """Starts a process with four devices per list of Python arguments, with its own variables."""
+def start(commands) -> list[subprocess.Popen]:
+    """Starts a process with four devices per list of Python arguments."""
     environment = os.environ | {
         "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     return [
         subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, env=environment | own, text=True,
+            [sys.executable, *command], cwd=ROOT, env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
-        for command, own in zip(commands, variables, strict=True)
+        for command in commands
     ]  # fmt: skip
 
 
-def free_port(wanted=(0,)) -> int:
-    """Returns the first free port of ``wanted``; 0 means any port."""
-    for port in wanted:
-        with closing(socket.socket()) as listener, suppress(OSError):
-            listener.bind(("localhost", port))
-            return listener.getsockname()[1]
-    raise OSError("no port is free")
+def free_port() -> int:
+    """Returns a free port."""
+    with closing(socket.socket()) as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
 
 
 def batches_of(process, n_processes, pairs):
