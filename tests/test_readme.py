@@ -5,6 +5,7 @@ import csv
 import doctest
 import importlib
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +19,7 @@ from crl_jax import data, metrics, samplers, train
 from crl_jax.data import _splits
 from crl_jax.data._readers import Format
 from crl_jax.metrics import _evaluate, _ranking
+from experiments.recommend import main as recommend
 
 ROOT = Path(__file__).parents[1]
 FRONT = ROOT / "README.md"
@@ -60,6 +62,7 @@ def anchors(page):
 
 
 def test_the_front_page_runs(tmp_path, monkeypatch, capsys):
+    """Its Python code scores as its command does."""
     log = data.simulate(n_users=40, n_items=60, n_exposed=40, seed=3).interactions
     monkeypatch.chdir(tmp_path)
     with open("ratings.csv", "w", newline="") as file:
@@ -71,7 +74,15 @@ def test_the_front_page_runs(tmp_path, monkeypatch, capsys):
     assert np.isfinite(names["gradient"]).all()
     best = names["recommender"].recommend(196, k=10).items[0].tolist()
     assert not set(best) & set(known_items(names["split"].train, 196))
-    assert "ndcg@20" in capsys.readouterr().out
+    found = dict(re.findall(r"'([\w@]+)': ([\d.e-]+)", capsys.readouterr().out))
+    command = re.search(r"python -m experiments\.recommend (--data .*)", FRONT.read_text())
+    assert command is not None
+    assert recommend(command[1].split()) == 0
+    metrics = json.loads(Path("runs/mine/metrics.json").read_text())
+    shared = found.keys() & metrics.keys()
+    assert {"ndcg@20", "recall@5", "auc"} <= shared
+    for name in shared:
+        assert float(found[name]) == pytest.approx(metrics[name], rel=1e-4), name
 
 
 def known_items(log, user):

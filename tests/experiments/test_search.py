@@ -1,11 +1,4 @@
-"""Tests of model selection, and of the README's Python code against the command."""
-
-import contextlib
-import csv
-import io
-import json
-import re
-from pathlib import Path
+"""Test of model selection by a sweep over several seeds."""
 
 import numpy as np
 import pytest
@@ -15,19 +8,12 @@ from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
 from experiments._recommend import Recommend
-from experiments.recommend import main
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
 
-
-@pytest.fixture(scope="module")
-def log() -> data.Interactions:
-    return data.simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
-
-
-def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
+def test_a_sweep_is_averaged_over_the_seeds_it_is_given(tmp_path):
+    log = data.simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
     split = data.split_by_ratio(log, test=0.2)
     cut = data.with_validation(split.train, valid=0.2)
     problem = Problem(cut.train, cut.valid, split.test, split.train)
@@ -59,26 +45,3 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
     for run, tables in enumerate(outcome.models):
         for got, want in zip(tables, again.tables(run), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
-
-
-def test_the_code_in_the_readme_comes_to_what_the_command_does(log, tmp_path):
-    path, out = tmp_path / "ratings.csv", tmp_path / "run"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["user", "item"])
-        writer.writerows((190 + u, i) for u, i in zip(log.users, log.items, strict=True))
-    assert (
-        main(["--data", str(path), "--loss", "dpl", "--tau-plus", "0.05", "--out", str(out)]) == 0
-    )
-    metrics = json.loads((out / "metrics.json").read_text())
-
-    code = re.search(r"The same in Python:\n\n```python\n(.*?)```", README, re.DOTALL)
-    assert code is not None
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(code[1].replace("ratings.csv", str(path)), {})
-    table, *_ = printed.getvalue().splitlines()
-    found = dict(re.findall(r"'([\w@]+)': ([\d.e-]+)", table))
-    shared = found.keys() & metrics.keys()
-    assert {"ndcg@20", "recall@5", "auc"} <= shared
-    for name in shared:
-        assert float(found[name]) == pytest.approx(metrics[name], rel=1e-4), name
