@@ -115,7 +115,8 @@ def main_message(flags):
 
 
 def test_a_run_trains_them_and_goes_on(ratings, tmp_path):
-    flags = [*FLAGS, "--data", str(ratings), "--epochs", "2", "--sweep", "power=1,2"]
+    flags = [*FLAGS, "--data", str(ratings), "--final-training", "train"]
+    flags += ["--epochs", "2", "--sweep", "power=1,2"]
     assert main([*flags, "--out", str(tmp_path / "run")]) == 0
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert stored["objective"]["loss"] == "own_parts:hinge"
