@@ -228,7 +228,7 @@ FLAGS = {
     **{f"--sampler {name}": ["--sampler", name] for name in SAMPLERS},
     "posterior": ["--loss", "bprac", "--confidence-rule", "posterior"],
     "given": ["--loss", "debiased", "--n-pos", "0", "--tau-plus", "0", "--temperature", "0.5"],
-    "staged": ["--sampler", "bns", "--rns-epochs", "3", "--risk-lambda", "2", "--ecdf-samples", "64"],
+    "staged": ["--sampler", "bns", "--rns-epochs", "3", "--risk-lambda", "2"],
     "swept": ["--sampler", "aobpr", "--sweep", "rank_scale=9", "--sweep", "temperature=1,2"],
 }
 
