@@ -30,7 +30,7 @@ def draw_views(path: Path, views: Any, images: data.Images, seed: int) -> None:
         _, first = np.unique(images.labels, return_index=True)
     shown = jnp.asarray(images.images[np.sort(first)[:_SHOWN]])
     keys = jax.random.split(jax.random.key(seed), (_VIEWS, len(shown)))
-    drawn = np.asarray(jax.vmap(jax.vmap(views), (0, None))(keys, shown))
+    drawn = np.asarray(jax.jit(jax.vmap(jax.vmap(views), (0, None)))(keys, shown))
     pictures = np.clip(drawn * np.asarray(views.std) + np.asarray(views.mean), 0, 1)
     figure = Figure(figsize=(1.1 * (_VIEWS + 1), 1.15 * len(shown) + 0.5), layout="constrained")
     panels = figure.subplots(len(shown), _VIEWS + 1, squeeze=False)
