@@ -162,6 +162,23 @@ def real_data() -> Path:
     return Path(folder).resolve()
 
 
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory) -> Path:
+    """Folder of labelled texts, scored pairs, and BERT weights."""
+    from _helpers.modalities import write_texts
+
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    """Images in no folder of a class."""
+    from _helpers.modalities import write_images
+
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
+    return write_images(tmp_path / "photos", pixels)
+
+
 @pytest.fixture(scope="module")
 def ratings(tmp_path_factory) -> Path:
     """A small CSV log with string ids: users u0, u1, …, items i0, i1, …."""

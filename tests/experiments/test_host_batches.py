@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.modalities import MODALITIES, write_images, write_texts
+from _helpers.modalities import MODALITIES, write_images
 from _helpers.studies import finish, history, kill, prepare, read, resume, task_of
 
 from crl_jax import data, tasks, train
@@ -15,11 +15,6 @@ from experiments.pairs import _evaluate as of_pairs
 pytestmark = pytest.mark.usefixtures(
     "standard_promotion", "quick_compiles", "pixel_encoder", "first_features"
 )
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _helpers.modalities import MODALITIES, write_images
+from _helpers.modalities import MODALITIES
 from _helpers.studies import prepare, task_of
 
 from crl_jax import tasks
@@ -27,13 +27,6 @@ OWN = {
     "protonce": ["--queue", "80", "--clusters", "5"],
     "directclr": ["--first-features", "8"],
 }
-
-
-@pytest.fixture
-def photos(tmp_path):
-    """Images in no folder of a class."""
-    pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
-    return write_images(tmp_path / "photos", pixels)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -79,7 +79,7 @@ def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
     assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)
 
 
-def test_two_processes_train_on_graphs_as_one_does(tmp_path):
+def test_two_processes_train_on_graphs_as_one_device_does(tmp_path):
     rng, path = np.random.default_rng(0), tmp_path / "rings.txt"
     lines = ["32"]
     for label in np.arange(32) % 2:
@@ -89,14 +89,16 @@ def test_two_processes_train_on_graphs_as_one_does(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     # Adam would amplify the rounding of gradients that are zero.
     flags = shlex.split(
-        f"--data {path} --kinds drop_nodes --width 4 --n-layers 1 --head 8 --folds 2 --mesh data=8 "
+        f"--data {path} --kinds drop_nodes --width 4 --n-layers 1 --head 8 --folds 2 "
         "--epochs 2 --batch-size 16 --optimizer sgd --lr 0.01"
     )
     one, two = tmp_path / "one", tmp_path / "two"
-    check_job(end(graphs, *flags, "--out", str(two)), "data=8, table=1")
+    check_job(end(graphs, *flags, "--mesh", "data=8", "--out", str(two)), "data=8, table=1")
     assert graphs.main([*flags, "--out", str(one)]) == 0
     names = "alignment", "uniformity"
     assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)
+    got, want = ([entry["loss"] for entry in history(folder)] for folder in (two, one))
+    assert got == pytest.approx(want, rel=1e-4)
     assert files_of(two) == files_of(one)
     assert read(two, "config.json")["output"]["processes"] is None
 

@@ -18,7 +18,6 @@ from _helpers.modalities import (
     Modality,
     texts_of,
     write_images,
-    write_texts,
 )
 from _helpers.studies import (
     commands_of,
@@ -36,7 +35,7 @@ from _helpers.studies import (
     task_of,
 )
 
-from crl_jax import data, metrics, train
+from crl_jax import data, metrics
 from experiments._encoder_file import save_encoder
 from experiments._program import flag
 from experiments._schema import to_json
@@ -49,12 +48,6 @@ pytestmark = pytest.mark.usefixtures(
 )
 images, graphs, text, pairs = (of.module for of in MODALITIES.values())
 of_each = pytest.mark.parametrize("of", MODALITIES.values(), ids=MODALITIES)
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    """Folder of labelled texts, scored pairs, and BERT weights."""
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @dataclass(frozen=True)
@@ -163,13 +156,6 @@ def test_a_killed_run_goes_on_to_the_same_bits(of, stage, rest, finished, tmp_pa
 # Runs without labels
 
 
-@pytest.fixture
-def photos(tmp_path):
-    """Images in no folder of a class."""
-    pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
-    return write_images(tmp_path / "photos", pixels)
-
-
 OF_PHOTOS = shlex.split("--width 4 --head 16 8 --batch-size 20 --epochs 2")
 OF_LINES = [*TEXT_FLAGS.split(), "--method", "dropout", "--fine-tune-epochs", "0"]
 
@@ -209,34 +195,16 @@ def check_unlabelled_file(stored):
     assert not len(stored["classes"])
 
 
-def test_texts_without_labels_and_eight_devices(texts, tmp_path, monkeypatch, capsys):
-    """Training on eight devices gives the result of one."""
-    meshes, fit = [], train.fit
-
-    def look(task, optimizer, batches, config, **options):
-        meshes.append(config.mesh)
-        return fit(task, optimizer, batches, config, **options)
-
-    monkeypatch.setattr(train, "fit", look)
+def test_texts_without_labels(texts, tmp_path, capsys):
+    folder = tmp_path / "run"
     files = ["--data", str(texts / "sentences.txt"), "--pairs", str(texts / "pairs.txt")]
-    for name, flags in (("one", []), ("eight", ["--mesh", "data=8"])):
-        folder = tmp_path / name
-        assert text.main([*OF_LINES, *files, "--loss", "hard", *flags, "--out", str(folder)]) == 0
-        said = capsys.readouterr().out
-        assert "48 training and 12 test texts, no labels" in said
-        assert ("on 8 × cpu (cpu), data=8" in " ".join(said.split())) == (name == "eight")
-        assert read(folder, "config.json")["objective"]["tau_plus"] == 0.01
-        check_unlabelled(
-            text, folder, {"dropout_alignment", "uniformity", "spearman"}, {"sweep.csv"}
-        )
-        with np.load(folder / "features.npz") as stored:
-            assert stored["features"].shape == (12, 4)
-            check_unlabelled_file(stored)
-    assert meshes[0] is None
-    assert dict(meshes[1].shape) == {"data": 8, "table": 1}
-    one, eight = ([line["loss"] for line in history(tmp_path / name)] for name in ("one", "eight"))
-    assert one[0] != one[1]
-    np.testing.assert_allclose(eight, one, rtol=1e-4)
+    assert text.main([*OF_LINES, *files, "--loss", "hard", "--out", str(folder)]) == 0
+    assert "48 training and 12 test texts, no labels" in capsys.readouterr().out
+    assert read(folder, "config.json")["objective"]["tau_plus"] == 0.01
+    check_unlabelled(text, folder, {"dropout_alignment", "uniformity", "spearman"}, {"sweep.csv"})
+    with np.load(folder / "features.npz") as stored:
+        assert stored["features"].shape == (12, 4)
+        check_unlabelled_file(stored)
 
 
 # Features

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.bert import TINY
-from _helpers.modalities import SPECIAL, TEXT_FLAGS, texts_of, write_texts
+from _helpers.modalities import SPECIAL, TEXT_FLAGS, texts_of
 from _helpers.refusals import raises
 from _helpers.studies import prepare, task_of
 from scipy import stats
@@ -34,31 +34,25 @@ OF_WEIGHTS = ["--heads", "3", *SMALL[SMALL.index("--length") :]]  # without the 
 DROPOUT = ["--method", "dropout", "--fine-tune-epochs", "0"]
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Folder of labelled texts, scored pairs, and BERT weights."""
-    return write_texts(tmp_path_factory.mktemp("files"))
-
-
-def settled(files, *flags):
+def settled(texts, *flags):
     """Returns the configuration with all defaults resolved, and the loaded texts."""
-    return prepare(TextStudy(), [*SMALL, "--data", str(files), *flags])
+    return prepare(TextStudy(), [*SMALL, "--data", str(texts), *flags])
 
 
-def test_negatives_count_alike_unless_told_otherwise(files):
+def test_negatives_count_alike_unless_told_otherwise(texts):
     """Checks the default of `beta` in the configuration, the task and the printed description."""
     for flags, beta in (([], 0.5), (["--beta", "0.9"], 0.9)):
-        config, problem = settled(files, "--loss", "bayesian", *flags)
+        config, problem = settled(texts, "--loss", "bayesian", *flags)
         assert config.objective.beta == beta
         assert f"beta={beta}" in TextStudy().describe_training(config)
         task = task_of(TextStudy(), config, problem)
         assert task.hyperparams["beta"] == beta
 
 
-def test_texts_are_evaluated_by_their_classes_with_published_weights(files, tmp_path):
+def test_texts_are_evaluated_by_their_classes_with_published_weights(texts, tmp_path):
     """The saved encoder does not need the published weights."""
-    weights = shutil.copytree(files / "weights", tmp_path / "weights")
-    flags = [*OF_WEIGHTS, "--pooling", "cls", "--weights", str(weights), "--data", str(files)]
+    weights = shutil.copytree(texts / "weights", tmp_path / "weights")
+    flags = [*OF_WEIGHTS, "--pooling", "cls", "--weights", str(weights), "--data", str(texts)]
     study = TextStudy()
     config, problem = prepare(study, [*flags, *DROPOUT])
     learned = TextLearned.of(problem, Stages(None, _start_of(config, problem, 0, None), None, []))
@@ -74,16 +68,16 @@ def test_texts_are_evaluated_by_their_classes_with_published_weights(files, tmp_
         np.testing.assert_array_equal(stored["features"], stored["before"])
     rundir.create(tmp_path, config, SCHEMA.command)
     shutil.rmtree(weights)
-    features = load_encoder(tmp_path).features(texts_of(files))
+    features = load_encoder(tmp_path).features(texts_of(texts))
     np.testing.assert_allclose(features, learned.features, atol=1e-5)
 
 
-def test_all_methods_start_from_the_same_encoder(files):
+def test_all_methods_start_from_the_same_encoder(texts):
     """Both random and published initial parameters equal those at the start of pre-training."""
-    for own in (SMALL, [*OF_WEIGHTS, "--weights", str(files / "weights")]):
+    for own in (SMALL, [*OF_WEIGHTS, "--weights", str(texts / "weights")]):
         study, starts = TextStudy(), []
         for method in METHODS:
-            flags = [*own, "--data", str(files), "--method", method]
+            flags = [*own, "--data", str(texts), "--method", method]
             if method == "none":
                 flags = shlex.split(shlex.join(flags).replace("--epochs 2 ", ""))
             config, problem = prepare(study, flags)
@@ -94,12 +88,12 @@ def test_all_methods_start_from_the_same_encoder(files):
                 starts.append(begun["backbone"])
         for other in starts[1:]:
             jax.tree.map(np.testing.assert_array_equal, starts[0], other)
-    given = models.load_bert(files / "weights" / "model.npz", n_heads=3).params
+    given = models.load_bert(texts / "weights" / "model.npz", n_heads=3).params
     jax.tree.map(np.testing.assert_array_equal, starts[0], given)
     assert config.training.fine_tune_lr == 5e-5
 
 
-def test_what_was_pre_trained_is_fine_tuned(files, tmp_path, monkeypatch):
+def test_what_was_pre_trained_is_fine_tuned(texts, tmp_path, monkeypatch):
     seen = []
     classification = tasks.Classification
 
@@ -108,7 +102,7 @@ def test_what_was_pre_trained_is_fine_tuned(files, tmp_path, monkeypatch):
         return classification(*args, **kwargs)
 
     monkeypatch.setattr(tasks, "Classification", look)
-    config, problem = settled(files, "--loss", "bayesian", "--alpha-from", "labels")
+    config, problem = settled(texts, "--loss", "bayesian", "--alpha-from", "labels")
     config = replace(config, training=replace(config.training, fine_tune_lr=1e-9))
     trained = TextStudy().fit(config, problem, Run("final", 0, 1, 0, {}), tmp_path, lambda _: None)
     ((params, _),) = seen
@@ -142,9 +136,9 @@ def test_pairs_are_ranked_by_their_cosines():
     )
 
 
-def test_weights_are_judged_as_pre_training_scores(files):
+def test_weights_are_judged_as_pre_training_scores(texts):
     """Checks which negatives are true: a triplet's own negative is, its positive is not."""
-    config, problem = settled(files, "--loss", "hard")
+    config, problem = settled(texts, "--loss", "hard")
     task = task_of(TextStudy(), config, problem)
     test = problem.test.take(some_of(len(problem.test)))
     task = replace(task, pool=tasks.ClassPool.from_labels(test.data))
@@ -155,7 +149,7 @@ def test_weights_are_judged_as_pre_training_scores(files):
     assert not np.any(np.asarray(scores.where)[:, :30][own])
     assert not np.any(np.asarray(is_true)[:, :30][own])  # the positive has the same class
     assert np.all(np.asarray(is_true)[:, 30:][own])  # the anchor's own negative has another
-    views = task_of(TextStudy(), settled(files, "--method", "dropout")[0], problem)
+    views = task_of(TextStudy(), settled(texts, "--method", "dropout")[0], problem)
     scores, is_true = _scores(
         views,
         *views.init(jax.random.key(0)),
@@ -168,30 +162,30 @@ def test_weights_are_judged_as_pre_training_scores(files):
     assert np.max(np.asarray(scores.pos)) < 1  # dropout makes the two views differ
 
 
-def test_draws_have_every_class_and_only_those_have_labels(files):
+def test_draws_have_every_class_and_only_those_have_labels(texts):
     labels = np.array([0] * 90 + [1] * 9 + [2])
     places = drawn("n_train", labels, 10, np.random.default_rng(0))
     assert len({*places}) == 10
     assert {*labels[places]} == {0, 1, 2}
-    config, problem = settled(files, "--n-train", "40", "--n-labels", "8", "--batch-size", "4")
+    config, problem = settled(texts, "--n-train", "40", "--n-labels", "8", "--batch-size", "4")
     assert (len(problem.train), len(problem.train.labelled)) == (40, 8)
     pool = task_of(TextStudy(), config, problem).pool
     assert {*np.asarray(pool.data)} == {*problem.train.labelled.places}
     learned = {*problem.learn.places} | {*problem.valid.places}
     assert learned == {*problem.train.places}
     assert not learned & {*problem.test.places}
-    settled(files, "--n-labels", "2", "--batch-size", "2")  # no search: no held-out labels
+    settled(texts, "--n-labels", "2", "--batch-size", "2")  # no search: no held-out labels
     study = TextStudy()
     assert study.count(config, problem, "final", PRE_TRAINING) == 8
-    views, _ = settled(files, "--n-train", "40", "--n-labels", "8", "--method", "dropout")
+    views, _ = settled(texts, "--n-train", "40", "--n-labels", "8", "--method", "dropout")
     assert study.count(views, problem, "final", PRE_TRAINING) == 40
-    more, _ = settled(files, "--draws", "100")
+    more, _ = settled(texts, "--draws", "100")
     assert study.count(more, problem, "final", PRE_TRAINING) == 100
     assert study.count(more, problem, "final", FINE_TUNING) == 8
 
 
-def test_a_vocabulary_is_learned_from_training_texts_alone(files):
-    _, problem = settled(files, "--pairs", str(files / "pairs.txt"))
+def test_a_vocabulary_is_learned_from_training_texts_alone(texts):
+    _, problem = settled(texts, "--pairs", str(texts / "pairs.txt"))
     assert "film" in problem.encoder.words.pieces
     assert not any("one" in piece for piece in problem.encoder.words.pieces)  # only in a pair
     assert problem.pairs is not None
@@ -205,9 +199,9 @@ def test_the_recipe_of_conbert_resamples():
 
 
 @pytest.mark.parametrize(("rate", "size"), [("0", 5), ("0.3", 600)])
-def test_two_dropouts_of_a_text_are_compared(rate, size, files):
+def test_two_dropouts_of_a_text_are_compared(rate, size, texts):
     """Alignment is 0 without dropout; uniformity is computed on features without dropout."""
-    config, problem = settled(files, "--dropout", rate)
+    config, problem = settled(texts, "--dropout", rate)
     task = task_of(TextStudy(), config, problem)
     places = jnp.arange(size, dtype=jnp.int32) % 20
     given = task.init(jax.random.key(0))
@@ -219,17 +213,17 @@ def test_two_dropouts_of_a_text_are_compared(rate, size, files):
     assert float(uniformity) == pytest.approx(np.log(np.mean(np.exp(-2 * square))), abs=1e-5)
 
 
-def test_labels_may_be_left_unread(files):
-    config, problem = settled(files, *DROPOUT, "--label-col", "", "--loss", "debiased")
+def test_labels_may_be_left_unread(texts):
+    config, problem = settled(texts, *DROPOUT, "--label-col", "", "--loss", "debiased")
     assert (len(problem.train), problem.train.classes, len(problem.test.evaluated)) == (60, (), 30)
     assert config.objective.tau_plus == 0.01
-    config, problem = settled(files, *DROPOUT, "--loss", "debiased")
+    config, problem = settled(texts, *DROPOUT, "--loss", "debiased")
     assert config.objective.tau_plus == pytest.approx(1 / 3)
 
 
-def test_broken_weights_are_reported(files, tmp_path):
+def test_broken_weights_are_reported(texts, tmp_path):
     def load(*flags):
-        config, _, _ = configure(TextStudy(), ["--data", str(files), "--weights", *flags])
+        config, _, _ = configure(TextStudy(), ["--data", str(texts), "--weights", *flags])
         return TextStudy().load(config, lambda _: None)
 
     def said(*flags):
@@ -237,7 +231,7 @@ def test_broken_weights_are_reported(files, tmp_path):
             load(*flags)
         return str(caught.value)
 
-    own = files / "weights"
+    own = texts / "weights"
     assert "`n_heads` must be given" in said(str(own))
     assert "--length" not in said(str(own), "--heads", "5")
     assert "must be at most 10, the places of" in said(str(own), "--heads", "3", "--length", "11")
@@ -253,10 +247,10 @@ def test_broken_weights_are_reported(files, tmp_path):
     assert not problem.encoder.words.lowercase
 
 
-def test_a_part_for_validation_decides(tmp_path, files):
+def test_a_part_for_validation_decides(tmp_path, texts):
     for name in ("train", "test"):
-        (tmp_path / f"{name}.tsv").write_text((files / f"{name}.tsv").read_text())
-    (tmp_path / "dev.tsv").write_text((files / "test.tsv").read_text())
+        (tmp_path / f"{name}.tsv").write_text((texts / f"{name}.tsv").read_text())
+    (tmp_path / "dev.tsv").write_text((texts / "test.tsv").read_text())
     _, problem = settled(tmp_path)
     assert (len(problem.valid), len(problem.learn), len(problem.train)) == (30, 60, 60)
     with raises(ValueError, match="has a part for validation"):
