@@ -114,39 +114,21 @@ def test_numbers_and_sweeps_reach_the_training(asked):
 @pytest.mark.parametrize(
     ("flags", "law", "rule", "every"),
     [
-        ([], stats.SmoothedEmpirical(), "posterior", 10),
+        ("", stats.SmoothedEmpirical(), "posterior", 10),
         (
-            [
-                "--score-distribution",
-                "smoothed",
-                "--confidence-rule",
-                "prior",
-                "--confidence-every",
-                "2",
-            ],
-            stats.SmoothedEmpirical(),
-            "prior",
-            2,
+            "--score-distribution smoothed --confidence-rule prior --confidence-every 2",
+            stats.SmoothedEmpirical(), "prior", 2,
         ),
-        (["--distribution-scale", "0.2"], stats.VarianceGamma(8, 0.2), "posterior", 10),
+        ("--distribution-scale 0.2", stats.VarianceGamma(8, 0.2), "posterior", 10),
         (
-            [
-                "--score-distribution",
-                "variance-gamma",
-                "--confidence-rule",
-                "density",
-                "--init-scale",
-                "0.5",
-            ],
+            "--score-distribution variance-gamma --confidence-rule density --init-scale 0.5",
             # Geometric mean of the Xavier variances of 50 users and 56 items.
-            stats.VarianceGamma(8, 0.25 * (2 / 58 * 2 / 64) ** 0.5),
-            "density",
-            10,
+            stats.VarianceGamma(8, 0.25 * (2 / 58 * 2 / 64) ** 0.5), "density", 10,
         ),
     ],
-)
+)  # fmt: skip
 def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
-    part, given = asked("--loss", "bprac", "--dim", "8", *flags)
+    part, given = asked("--loss", "bprac", "--dim", "8", *flags.split())
     found = given["confidence"]
     assert (found.rule, found.every) == (rule, every)
     assert same(found.distribution, law)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import tyro
 from _helpers.commands import forget_own
-from _helpers.refusals import raises
 
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
@@ -27,9 +26,7 @@ from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments._topk import TopK
 from experiments.numerical import _options as of_numerical
-from experiments.numerical import main as numerical
 from experiments.objectives import OBJECTIVES
-from experiments.recommend import main
 from experiments.reproduce import command as reproduce
 from experiments.reproduce.command import TARGETS
 from experiments.reproduce.targets import Options
@@ -221,12 +218,3 @@ def test_a_target_may_load_what_it_likes():
     exec(block("from crl_jax import data\n\nfrom .methods"), made)
     (world,) = made["load_simulated"](None, None)
     assert len(world.train) > len(world.test) > 0
-
-
-@pytest.mark.parametrize("command", ["recommend", "reproduce", "numerical"])
-def test_help_is_shown(command, capsys):
-    entry_of = {"recommend": main, "reproduce": reproduce.main, "numerical": numerical}
-    with raises(SystemExit) as left:
-        entry_of[command](["--help"])
-    assert left.value.code == 0
-    assert "usage" in capsys.readouterr().out

@@ -33,6 +33,7 @@ def asked_and_refused(ratings, tmp_path, capsys):
     return ask
 
 
+LIGHTGCN = ["--encoder", "lightgcn"]
 WRONG = {
     "no such file": (["--data", "nowhere.csv"], "nowhere.csv"),
     "no such column": (["--user-col", "who"], "'who' (--user-col)"),
@@ -41,9 +42,6 @@ WRONG = {
         ["--valid-fraction", "0", "--sweep", "lr=1e-3,1e-2"],
         "--valid-fraction 0 leaves no",
     ),
-    "no epochs": (["--epochs", "0"], "--epochs must be a whole number in [1,"),
-    "no ranks": (["--sampler", "aobpr", "--rank-scale", "0"], "--rank-scale must be a number"),
-    "no memory": (["--sampler", "srns", "--candidates", "0"], "--candidates must be a whole"),
     "no times": (["--split", "time"], "--split time needs timestamps; --data"),
     "a knob the loss has not": (
         ["--tau-plus", "0.1"],
@@ -54,32 +52,15 @@ WRONG = {
     "a sweep of one value": (["--sweep", "lr=1,2,1"], "--sweep lr must have distinct values"),
     "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
     "seeds of no search": (["--search-seeds", "2"], "what --sweep tries"),
-    "no seeds of a search": (
-        ["--sweep", "lr=1,2", "--search-seeds", "0"],
-        "--search-seeds must be a whole number in [1, 10000], got 0",
-    ),
     "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
     "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
-    "a law for bpr": (
-        ["--score-distribution", "smoothed"],
-        "--loss bpr has no --score-distribution; it takes",
-    ),
     "a scale for no law": (
         ["--loss", "bprac", "--score-distribution", "smoothed", "--distribution-scale", "1"],
         "--score-distribution smoothed has no --distribution-scale",
     ),
-    "a group for bpr": (["--n-group", "2"], "--loss bpr has no --n-group"),
-    "an empty group": (
-        ["--loss", "gbpr", "--n-group", "0"],
-        "--n-group must be a whole number in [1,",
-    ),
     "other items for mpr": (
         ["--loss", "mpr", "--n-neg", "3"],
         "--n-neg must be a whole number in [2, 2], got 3",
-    ),
-    "other negatives for mpr": (
-        ["--loss", "mpr", "--sampler", "dns"],
-        "this loss draws its own negatives",
     ),
     "other negatives for directau": (
         ["--loss", "directau", "--sampler", "dns"],
@@ -94,7 +75,7 @@ WRONG = {
         "--loss directau has no --temperature; it takes --n-neg, --gamma",
     ),
     "two terms": (
-        ["--loss", "directau", "--encoder", "lightgcn", "--contrast", "sgl"],
+        ["--loss", "directau", *LIGHTGCN, "--contrast", "sgl"],
         "--contrast sgl: --loss directau has its own auxiliary loss",
     ),
     "a contrast without a graph": (
@@ -102,21 +83,20 @@ WRONG = {
         "--contrast sgl needs --encoder lightgcn, got mf",
     ),
     "a weight of no contrast": (
-        ["--encoder", "lightgcn", "--contrast-weight", "1"],
+        [*LIGHTGCN, "--contrast-weight", "1"],
         "--contrast none has no --contrast-weight; it takes no numbers",
     ),
     "a loss of no contrast": (
-        ["--encoder", "lightgcn", "--contrast-loss", "hard"],
+        [*LIGHTGCN, "--contrast-loss", "hard"],
         "--contrast-loss hard needs a --contrast",
     ),
     "a number that the contrast's loss has not": (
-        ["--encoder", "lightgcn", "--contrast", "sgl", "--contrast-tau-plus", "0.1"],
+        [*LIGHTGCN, "--contrast", "sgl", "--contrast-tau-plus", "0.1"],
         "--contrast-loss info_nce has no --contrast-tau-plus; it takes no numbers",
     ),
     "a number out of the range of the contrast's loss": (
         [
-            "--encoder",
-            "lightgcn",
+            *LIGHTGCN,
             "--contrast",
             "sgl",
             "--contrast-loss",
@@ -127,21 +107,18 @@ WRONG = {
         "--sweep contrast_beta must be a number in [0.5, 1], got 0.3",
     ),
     "a flag of another contrast": (
-        ["--encoder", "lightgcn", "--contrast", "sgl", "--noise", "0.1"],
+        [*LIGHTGCN, "--contrast", "sgl", "--noise", "0.1"],
         "--contrast sgl has no --noise; it takes --contrast-weight, --contrast-temperature, --aug",
     ),
     "a sweep of what the encoder is": (["--sweep", "noise=0.1"], "--sweep takes one of lr"),
     "a layer too deep": (
-        ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-layer", "4"],
+        [*LIGHTGCN, "--contrast", "xsimgcl", "--contrast-layer", "4"],
         "--contrast-layer must be at most 3, got 4",
     ),
     "too many vectors": (
-        ["--encoder", "lightgcn", "--contrast", "lightgcl", "--rank", "50"],
+        [*LIGHTGCN, "--contrast", "lightgcl", "--rank", "50"],
         "--rank must be less than 50, got 50",
     ),
-    "a drop rate out of range": (["--loss", "truncated_bpr", "--drop-rate", "2"], "--drop-rate"),
-    "extra positives for bpr": (["--n-pos", "2"], "--loss bpr has no --n-pos; it takes"),
-    "a knob out of range": (["--loss", "dpl", "--tau-plus", "1.5"], "--tau-plus"),
     "no cut-off": (["--k"], "--k must be one or more, each a whole number in [1, 65536], got none"),
     "a sweep out of range": (
         ["--sweep", "lr=-1,1e-3"],
@@ -157,10 +134,6 @@ WRONG = {
     "no dataset": (["--data", "simulate"], "got 'simulate'. Did you mean simulated?"),
     "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
     "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
-    "a share out of range": (
-        ["--valid-fraction", "1.5"],
-        "--valid-fraction must be a number in [0, 1), got 1.5",
-    ),
     "a flag the sampler has not": (
         ["--candidates", "9"],
         "--sampler rns has no --candidates; it takes no numbers. --candidates is for dns, srns,",
@@ -168,10 +141,6 @@ WRONG = {
     "a sweep the sampler has not": (
         ["--sampler", "dns", "--sweep", "risk_lambda=1,5"],
         "--sampler dns has no --risk-lambda; it takes --candidates",
-    ),
-    "a sampler's number out of range": (
-        ["--sampler", "bns", "--risk-lambda", "-1"],
-        "--risk-lambda must be a number of at least 0, got -1",
     ),
     "no occupations": (["--sampler", "bns", "--prior", "occupation"], "u.user"),
     "no such rating": (["--min-rating", "4"], "--min-rating is given"),

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What a command may be at when the signal comes: Python, a wait, a native call, an import.
+# What a command may be at when the signal comes: a wait, a native call, Python that catches all.
 AT_WORK = {
-    "python": "while True: pass",
     "wait": "import time; time.sleep(300)",
     "native": "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)",
     "deaf": """

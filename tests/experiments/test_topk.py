@@ -111,18 +111,6 @@ def test_a_list_that_is_not_written_leaves_no_file(problem, tmp_path, monkeypatc
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_one_user_gets_what_that_user_gets_among_all(saved, capsys):
-    out = saved / "recs.csv"
-    assert main(["topk", "--run", str(saved), "--all", "--k", "3", "--out", str(out)]) == 0
-    rows = [line.split(",") for line in out.read_text().splitlines()]
-    capsys.readouterr()
-    assert main(["topk", "--run", str(saved), "--user", "u3", "--k", "3"]) == 0
-    screen = capsys.readouterr().out
-    assert [item for user, _, item, _ in rows if user == "u3"] == [
-        word for word in screen.split() if word.startswith("i") and word[1:].isdigit()
-    ]
-
-
 class Run(NamedTuple):
     """Result of a run: the selection, the test metrics per seed, and the tables to be saved."""
 

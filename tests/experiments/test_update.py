@@ -15,18 +15,8 @@ from experiments.encoders import ENCODERS
 from experiments.objectives import resolve
 from experiments.recommend import main
 
-SMALL = [
-    "--epochs",
-    "2",
-    "--batch-size",
-    "4",
-    "--dim",
-    "4",
-    "--l2-target",
-    "rows",
-    "--final-training",
-    "train",
-]
+SMALL = ["--epochs", "2", "--batch-size", "4", "--dim", "4", "--l2-target", "rows",
+         "--final-training", "train"]  # fmt: skip
 
 
 @pytest.fixture
@@ -107,17 +97,8 @@ def test_rows_are_taken_where_they_cost_less_and_come_to_the_same(given, chosen,
 )
 def test_rows_that_cannot_be_are_refused(ratings, tmp_path, capsys, flags, message):
     out = tmp_path / "run"
-    arguments = [
-        "--data",
-        str(ratings),
-        *SMALL,
-        "--optimizer-mode",
-        "rows",
-        *flags,
-        "--out",
-        str(out),
-    ]
-    assert main(arguments) == 2
+    flags = ["--optimizer-mode", "rows", *flags, "--out", str(out)]
+    assert main(["--data", str(ratings), *SMALL, *flags]) == 2
     assert f"error: --optimizer-mode rows {message}" in one_line(capsys.readouterr().err)
     assert not out.exists()
 
