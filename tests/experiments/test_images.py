@@ -75,8 +75,3 @@ def test_a_configuration_without_the_flag_labels_is_read():
     stored = to_json(Config())
     del stored["source"]["labels"]
     assert SCHEMA.from_json(stored, Path("config.json")) == Config()
-
-
-def test_recipes_of_large_networks_have_the_published_batches():
-    large = [recipe.training for name, recipe in RECIPES.items() if "resnet50" in name]
-    assert {(of.batch_size, of.epochs) for of in large} == {(256, 400)}

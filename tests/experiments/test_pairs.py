@@ -27,7 +27,7 @@ from experiments.pairs._evaluate import (
     evaluate_retrieval,
 )
 from experiments.pairs._problem import Part, draw_caption
-from experiments.pairs._study import RECIPES, Pairs
+from experiments.pairs._study import Pairs
 from experiments.view_losses import PAIR_LOSSES as LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "pixel_encoder")
@@ -223,10 +223,6 @@ def test_a_folder_without_a_validation_part_is_refused(photographs, capsys):
     finally:
         (photographs / "away").rename(photographs / "dev.txt")
     assert "has no part for validation: a file dev.txt" in capsys.readouterr().err
-
-
-def test_recipes_are_named_after_their_loss():
-    assert all(name.endswith(recipe.objective.loss) for name, recipe in RECIPES.items())
 
 
 def test_views_are_of_the_library():

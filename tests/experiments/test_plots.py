@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crl_jax.train import Selection
-from experiments._plots import curves, draw_curves
+from experiments._plots import curves
 
 LEARNED = {"search": "training data", "final": "training data", "use": "all data"}
 POINTS = [{"lr": 1e-3, "tau_plus": 0.1}, {"lr": 2e-3, "tau_plus": 0.1}, {"lr": 1e-2, "epochs": 2.0}]
@@ -79,12 +79,3 @@ def test_of_many_points_the_chosen_one_is_named():
     figure = curves(history(20, 3, "search"), "bpr", points, choice(7, 2), LEARNED)
     named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(named) == ["chosen: epoch 2", "search: lr=7", "search: other points"]
-
-
-def test_the_file_is_a_png(tmp_path):
-    path = tmp_path / "curves.png"
-    draw_curves(
-        path, history(1, 2, "search"), "bpr", points=[{}], choice=choice(0, 1), learned=LEARNED
-    )
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert [*tmp_path.iterdir()] == [path]

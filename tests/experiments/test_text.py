@@ -194,10 +194,6 @@ def test_a_vocabulary_is_learned_from_training_texts_alone(texts):
     np.testing.assert_array_equal(ids, want)
 
 
-def test_the_recipe_of_conbert_resamples():
-    assert RECIPES["conbert"].method.draws == 140_000
-
-
 @pytest.mark.parametrize(("rate", "size"), [("0", 5), ("0.3", 600)])
 def test_two_dropouts_of_a_text_are_compared(rate, size, texts):
     """Alignment is 0 without dropout; uniformity is computed on features without dropout."""

@@ -6,12 +6,11 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from _helpers.commands import one_line
 
-from crl_jax import models, samplers, tasks, train
+from crl_jax import samplers, tasks, train
 from experiments._config import Config, EncoderOptions, LossOptions, SamplerOptions
 from experiments._options import TrainOptions
 from experiments._study_options import RULES, SCHEDULES
 from experiments._update import ROW_RULES, choose_optimizer_mode, optimizer_of
-from experiments.encoders import ENCODERS
 from experiments.objectives import resolve
 from experiments.recommend import main
 
@@ -118,12 +117,6 @@ def test_the_optimizer_is_that_of_what_was_settled():
             rows = optimizer_of(TrainOptions(optimizer=name, optimizer_mode="rows", lr=0.5))
             assert isinstance(rows, train.RowOptimizer)
             assert (rows.rule, rows.learning_rate) == (ROW_RULES[name], 0.5)
-
-
-def test_what_an_entry_says_is_what_its_encoder_is():
-    assert {name: entry.by_rows for name, entry in ENCODERS.items()} == {
-        "mf": models.MatrixFactorization.by_rows, "lightgcn": models.LightGCN.by_rows,
-    }  # fmt: skip
 
 
 def test_rows_are_counted():
