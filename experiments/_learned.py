@@ -82,6 +82,7 @@ def _two_views(
     return embed(views.first), embed(views.second)
 
 
+@jax.jit
 def _aligned(first: Any, second: Any) -> dict[str, Any]:
     return {"alignment": losses.alignment(first, second), "uniformity": losses.uniformity(first)}
 

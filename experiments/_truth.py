@@ -1,14 +1,16 @@
 """Evaluation of the weights of a loss: comparison of the weighted negatives with labels."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from crl_jax import losses, weights
 
 from ._learned import Learned, spaced
-from .view_losses import LossEntry
+from .view_losses import LossEntry, Weigh
 
 _EXAMPLES = 256
 """Maximum number of examples whose views are compared with one another."""
@@ -79,10 +81,18 @@ def evaluate_scores(
       scores: Scores ``neg [anchors, keys]`` with the mask of negatives.
       is_true: Whether a negative is a true negative, ``[anchors, keys]``.
     """
+    found, calibration = _evaluate(entry.weigh, hyperparams, scores, is_true)
+    return Truth({name: float(found[name]) for name in NAMES if name in found}, calibration)
+
+
+@partial(jax.jit, static_argnums=0)  # operation by operation, it is some 60 programs
+def _evaluate(
+    weigh: Weigh | None, hyperparams: dict[str, Any], scores: losses.BatchScores, is_true: Any
+) -> tuple[dict[str, Any], weights.Calibration | None]:
     where = scores.where
     found: dict[str, Any] = {"false_negatives": jnp.mean(~is_true, where=where)}
-    if entry.weigh is not None:
-        own = entry.weigh(scores.neg, hyperparams, where)
+    if weigh is not None:
+        own = weigh(scores.neg, hyperparams, where)
         share = weights.false_negative_share(own, is_true, where=where)
         found["false_negative_weight"] = share
     calibration = None
@@ -93,4 +103,4 @@ def evaluate_scores(
         calibration = weights.posterior_calibration(posterior, is_true, where=where)
         found["posterior_error"] = calibration.error
         found["posterior_auc"] = weights.weights_auc(posterior, is_true, where=where)
-    return Truth({name: float(value) for name, value in found.items()}, calibration)
+    return found, calibration

@@ -13,7 +13,6 @@ from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments.images._config import SCHEMA, Config
 from experiments.images._problem import evenly, load_problem
-from experiments.images._study import RECIPES
 from experiments.images.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "pixel_encoder")

@@ -25,7 +25,7 @@ from experiments.text._config import SCHEMA
 from experiments.text._embed import load_encoder
 from experiments.text._evaluate import Stages, TextLearned, _scores, correlation, measure_dropout
 from experiments.text._problem import Pairs, drawn
-from experiments.text._study import FINE_TUNING, PRE_TRAINING, RECIPES, TextStudy, _start_of
+from experiments.text._study import FINE_TUNING, PRE_TRAINING, TextStudy, _start_of
 from experiments.text.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
