@@ -56,7 +56,7 @@ else:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
 for _name, _value in {
     "jax_compilation_cache_dir": os.environ["JAX_COMPILATION_CACHE_DIR"],
-    "jax_persistent_cache_min_compile_time_secs": 0,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }.items():
     os.environ[_name.upper()] = str(_value)

@@ -61,7 +61,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
     monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "cache"))
     flags = of.flags(texts)
     if on_disk:
-        flags = [*PICTURES[name].format(pictures).split(), "--batch-size", "30"]
+        flags = [flag.format(pictures) for flag in PICTURES[name].split()] + ["--batch-size", "30"]
     flags += ["--epochs", "3", "--checkpoint-seconds", "0", "--batches"]
     finish(of.module.main, whole, [*flags, "host"])
     assert not sizes

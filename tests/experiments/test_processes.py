@@ -34,7 +34,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def end(command, *flags, second=None) -> tuple[list[subprocess.Popen], list[tuple[str, str]]]:
+def run_job(command, *flags, second=None) -> tuple[list[subprocess.Popen], list[tuple[str, str]]]:
     """Runs both processes of a job; returns them, and what each printed."""
     run, joint = ["-m", command.__name__], f"2@localhost:{free_port()}"
     jobs = start(
@@ -58,17 +58,17 @@ def check_job(ended, mesh):
 
 def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
     """The result equals that of one process, and is restored on another mesh."""
-    flags = shlex.split(
-        f"--data {ratings} --valid-fraction 0 --batch-size 64 --dim 8 --encoder lightgcn "
-        "--loss bayesian --epochs 3 --checkpoint-seconds 0 --mesh data=2,table=4"
-    )
+    flags = ["--data", str(ratings), *shlex.split(
+        "--valid-fraction 0 --batch-size 64 --dim 8 --encoder lightgcn --loss bayesian --epochs 3 "
+        "--checkpoint-seconds 0 --mesh data=2,table=4"
+    )]  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "two"
-    jobs, said = end(recommend, *flags, "--out", str(two), second=["-c", KILLED])
+    jobs, said = run_job(recommend, *flags, "--out", str(two), second=["-c", KILLED])
     assert jobs[0].returncode not in (0, None)
     said = said[0][1]
     assert "not all processes work any more" in one_line(said) or "another task died" in said
     assert not (two / "metrics.json").exists()
-    check_job(end(recommend, "--resume", str(two), *flags[-2:]), "data=2, table=4")
+    check_job(run_job(recommend, "--resume", str(two), *flags[-2:]), "data=2, table=4")
     assert recommend.main([*flags, "--out", str(one)]) == 0
     names = "ndcg@20", "auc"
     assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)
@@ -88,12 +88,12 @@ def test_two_processes_train_on_graphs_as_one_device_does(tmp_path):
             lines.append(f"{rng.integers(2 + label)} 2 {(node - 1) % 5} {(node + 1) % 5}")
     path.write_text("\n".join(lines) + "\n")
     # Adam would amplify the rounding of gradients that are zero.
-    flags = shlex.split(
-        f"--data {path} --kinds drop_nodes --width 4 --n-layers 1 --head 8 --folds 2 "
-        "--epochs 2 --batch-size 16 --optimizer sgd --lr 0.01"
-    )
+    flags = ["--data", str(path), *shlex.split(
+        "--kinds drop_nodes --width 4 --n-layers 1 --head 8 --folds 2 --epochs 2 --batch-size 16 "
+        "--optimizer sgd --lr 0.01"
+    )]  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "two"
-    check_job(end(graphs, *flags, "--mesh", "data=8", "--out", str(two)), "data=8, table=1")
+    check_job(run_job(graphs, *flags, "--mesh", "data=8", "--out", str(two)), "data=8, table=1")
     assert graphs.main([*flags, "--out", str(one)]) == 0
     names = "alignment", "uniformity"
     assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)

@@ -80,16 +80,8 @@ def test_commands_are_taken(command, monkeypatch, tmp_path):
 
 
 def test_flags_that_are_named_are_there():
-    known = {
-        *SCHEMA.flags.values(),
-        "--recipe",
-        "--config",
-        "--help",
-        "--include-test-items",
-        "--list",
-        "--loss",
-        "--margin",
-    }
+    known = {*SCHEMA.flags.values(), "--recipe", "--config", "--help", "--include-test-items",
+             "--list", "--loss", "--margin"}  # fmt: skip
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
     numbers = {f"--{name.replace('_', '-')}" for name in of_numerical.Config.__dataclass_fields__}

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import polars
 import pytest
+from _helpers.commands import one_line
 from _helpers.refusals import raises
 
 from crl_jax import data, losses, models, tasks, train
@@ -26,10 +27,6 @@ CONFIG = Config(
     training=TrainOptions(dim=4, epochs=4, batch_size=16, lr=0.05),
     protocol=ProtocolOptions(final_training="all", seeds=2),
 )
-
-
-def one_line(printed: str) -> str:
-    return " ".join(printed.split())
 
 
 def ones(n: int) -> np.ndarray:
