@@ -32,16 +32,17 @@ def normalised(taken) -> np.ndarray:
 
 
 def heavy_and_empty() -> np.ndarray:
-    """Returns a matrix with a user of 600 items, an item of 70 users, and rows of many lengths.
+    """Returns a matrix with a user of 46 items, an item of 20 users, and rows of many lengths.
 
-    Some users and items have no interactions.
+    Some users and items have no interactions. In layouts with `narrow_blocks`, the sums of pieces
+    of long rows are cut again.
     """
     rng = np.random.default_rng(0)
-    taken = np.zeros((80, 650), bool)
-    for user in range(78):
-        taken[user, rng.choice(600, user // 2, replace=False)] = True
-    taken[5, :600] = True
-    taken[7:77, 3] = True
+    taken = np.zeros((24, 50), bool)
+    for user in range(22):
+        taken[user, rng.choice(46, user // 2, replace=False)] = True
+    taken[5, :46] = True
+    taken[2:22, 3] = True
     taken[9] = False
     return taken
 

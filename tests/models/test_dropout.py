@@ -21,7 +21,7 @@ from _helpers.refusals import raises
 from crl_jax.models import InteractionGraph, LightGCN, Tables, propagate
 
 # Not compiled as a whole where tests share the compiled parts of a propagation.
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = pytest.mark.usefixtures("quick_compiles", "narrow_blocks")
 WEIGHTS = (0.5, 0.25, 0.0, 1.0)
 
 
@@ -74,14 +74,6 @@ def test_what_is_left_is_divided_by_the_degrees_that_are_left(name, layout):
     np.testing.assert_allclose(operator(renormalized), normalised(left), rtol=1e-5, atol=1e-7)
 
 
-def some_links():
-    """A graph with a user and an item of high degree, and one of each of degree 0."""
-    taken = np.random.default_rng(0).random((20, 45)) < 0.3
-    taken[3], taken[:, 4] = True, True
-    taken[5], taken[:, 6] = False, False
-    return taken
-
-
 def encoders(taken, **settings):
     return LightGCN.from_interactions(
         interactions(taken), DIM, 3, layer_weights=WEIGHTS, layout="rows", **settings
@@ -108,7 +100,8 @@ def matrices_of(encoder, key):
         "users": jnp.eye(encoder.n_users, every),
         "items": jnp.eye(encoder.n_items, every, encoder.n_users),
     }
-    made = encoder.mixes(units, key, [(0.0,) * i + (1.0,) for i in (1, 2, 3)])
+    weights = [(0.0,) * i + (1.0,) for i in (1, 2, 3)]
+    made = encoder.mixes(units, key, weights)
     return [stacked(of) for of in made]
 
 
@@ -122,7 +115,7 @@ def matrices_of(encoder, key):
     ids=str,
 )
 def test_all_layers_of_an_encoding_have_one_thinned_graph(settings):
-    taken = some_links()
+    taken = heavy_and_empty()
     encoder, key = encoders(taken, **settings), jax.random.key(5)
     tables = some_tables(taken)
     params = tables._asdict()
@@ -145,7 +138,7 @@ def test_all_layers_of_an_encoding_have_one_thinned_graph(settings):
 
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_a_walk_draws_the_edges_of_each_layer_anew(renormalize):
-    taken, rate = some_links(), 0.2
+    taken, rate = heavy_and_empty(), 0.2
     encoder = encoders(taken, edge_dropout=rate, walk=True, renormalize=renormalize)
     tables, slopes = some_tables(taken), some_tables(taken, seed=2)
     key = jax.random.key(5)
@@ -176,12 +169,15 @@ def test_a_walk_draws_the_edges_of_each_layer_anew(renormalize):
 
 
 def test_noise_on_a_walk_is_anew_in_each_layer():
-    taken = some_links()
+    taken = heavy_and_empty()
     encoder = encoders(taken, edge_dropout=0.2, walk=True, noise=0.3)
     quiet = encoders(taken, edge_dropout=0.2, walk=True, noise=0.0)
     params, key = some_tables(taken)._asdict(), jax.random.key(5)
     units = [(0.0,) * i + (1.0,) for i in (1, 2)]
-    noisy, plain = encoder.mixes(params, key, units), quiet.mixes(params, key, units)
+    noisy, plain = (
+        jax.jit(lambda params, each=each: each.mixes(params, key, units))(params)
+        for each in (encoder, quiet)
+    )
     added = np.abs(stacked(noisy[0]) - stacked(plain[0]))
     linked = np.abs(stacked(plain[0])).max(1) > 0
     np.testing.assert_allclose(np.linalg.norm(added, axis=1)[linked], 0.3, rtol=1e-4)
@@ -189,16 +185,17 @@ def test_noise_on_a_walk_is_anew_in_each_layer():
 
 
 def test_several_runs_at_once_equal_one_after_another():
-    taken = some_links()
+    taken = heavy_and_empty()
     encoder = encoders(taken, edge_dropout=0.2, node_dropout=0.1, walk=True, renormalize=True)
     keys = jax.random.split(jax.random.key(0), 2)
     params = some_tables(taken)._asdict()
-    together = jax.vmap(lambda key: encoder.encode(params, key))(keys)
+    encode = jax.jit(lambda key: encoder.encode(params, key))
+    together = jax.jit(jax.vmap(encode))(keys)
     for place, key in enumerate(keys):
-        alone = encoder.encode(params, key)
+        alone = encode(key)
         np.testing.assert_allclose(together.users[place], alone.users, rtol=1e-5, atol=1e-6)
 
 
 def test_bad_arguments_are_named():
     with raises(ValueError, match=r"`node_dropout` must lie in \[0, 1\), got 1.0"):
-        encoders(some_links(), node_dropout=1.0)
+        encoders(heavy_and_empty(), node_dropout=1.0)

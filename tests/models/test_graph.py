@@ -14,7 +14,7 @@ from crl_jax.models import InteractionGraph, Tables, propagate
 from crl_jax.models._dense_layout import _times_split
 from crl_jax.models._interaction_graph import DENSE_BYTES
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = pytest.mark.usefixtures("quick_compiles", "narrow_blocks")
 
 
 def test_layers_without_weight_are_not_computed():
@@ -124,7 +124,8 @@ def test_another_graph_of_the_same_shape_needs_no_compilation():
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_nothing_as_long_as_the_edges_is_written_out():
+def test_nothing_as_long_as_the_edges_is_written_out(monkeypatch):
+    monkeypatch.setattr("crl_jax.models._gather_layout.WIDTHS", (32,))
     rng = np.random.default_rng(5)
     taken, dim = rng.random((300, 400)) < 0.5, 64
     graph = InteractionGraph.from_interactions(interactions(taken), layout="rows")

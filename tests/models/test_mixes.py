@@ -28,7 +28,7 @@ from crl_jax.models import (
     propagate_mixes,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = pytest.mark.usefixtures("quick_compiles", "narrow_blocks")
 
 MIXES = ((0.5, 0.0, 0.25, 1.0), (0.0, 1.0), (2.0,), (0.0, 0.0))
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from crl_jax.models import InteractionGraph, LightGCN, Tables, propagate, propagate_mixes
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
+pytestmark = pytest.mark.usefixtures("quick_compiles", "narrow_blocks")
 
 WEIGHTS = (0.5, 0.0, -2.0, 0.25)
 
@@ -73,7 +73,7 @@ def test_the_links_of_a_layout_are_those_it_was_made_of(name):
 
 def test_no_device_gets_more_than_a_part_at_a_time():
     taken = GRAPHS["heavy and empty"]
-    taken, mesh = taken[:, :648], MESHES["8"]
+    taken, mesh = taken[:, :48], MESHES["8"]
     over = NamedSharding(mesh, PartitionSpec("table"))
     tables = Tables(*(jax.ShapeDtypeStruct((n, 5), jnp.float32) for n in np.shape(taken)))
     product = jax.jit(propagate, static_argnums=2, in_shardings=(None, over), out_shardings=over)
