@@ -8,7 +8,7 @@ An image is ``[..., height, width, channels]``, floats in [0, 1] or uint8.
 >>> views = augment.ImageAugmentation.cifar10()
 >>> images = jnp.zeros((4, 32, 32, 3), jnp.uint8)
 >>> keys = jax.random.split(jax.random.key(0), 4)
->>> jax.vmap(views)(keys, images).shape
+>>> jax.jit(jax.vmap(views))(keys, images).shape
 (4, 32, 32, 3)
 
 Its steps can be used separately: with given parameters, such as :func:`adjust_hue`, or with random

@@ -67,7 +67,7 @@ class ImageAugmentation:
 
     >>> views = ImageAugmentation(size=8)
     >>> image = jnp.ones((10, 12, 3)) / 2
-    >>> views(jax.random.key(0), image).shape, views.plain(image).shape
+    >>> jax.jit(views)(jax.random.key(0), image).shape, views.plain(image).shape
     ((8, 8, 3), (8, 8, 3))
     """
 

@@ -95,4 +95,4 @@ def leave(key, example):
 
 
 def rest_of(network):
-    return network.init(jax.random.key(7))[1]
+    return jax.jit(network.init)(jax.random.key(7))[1]

@@ -1,8 +1,12 @@
 """Helpers to compile programs quickly, for tests of results rather than of speed."""
 
+import inspect
 from functools import partial
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 as_users_do = partial(
     jax.jit,
@@ -13,13 +17,45 @@ as_users_do = partial(
 """``jax.jit`` with JAX's default code generator, for tests of rounding."""
 
 
+@partial(jax.jit, static_argnums=0, static_argnames=("train", "method"))
+def apply(network, params, rest, *args, train=False, method="__call__"):
+    """``network.apply`` as one program: XLA compiles each operation of eager code on its own."""
+    return network.apply(params, rest, *args, train=train, method=method)
+
+
+@partial(jax.jit, static_argnums=0)
+def initial(network, seed=0):
+    """Initial variables of a network."""
+    return network.init(jax.random.key(seed))
+
+
+def in_one(function, *args, **kwargs):
+    """Calls a function as one program; keyword arguments are static."""
+    return jax.jit(lambda *args: function(*args, **kwargs))(*args)
+
+
+OPTIONS = ("reduce_fn", "bins", "denominator", "attract", "repel")
+
+
+def jitted(module):
+    """Returns the functions of a module, each compiled as one program."""
+    functions = {name: f for name, f in vars(module).items() if inspect.isfunction(f)}
+    return SimpleNamespace(
+        **{
+            name: jax.jit(f, static_argnames=inspect.signature(f).parameters.keys() & {*OPTIONS})
+            for name, f in functions.items()
+        }
+    )
+
+
 def moved_variables(network):
     """Returns the initial variables of a network with noise added, so that no two are equal."""
-    variables = jax.jit(network.init)(jax.random.key(0))
-    leaves, tree = jax.tree.flatten(variables)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    moved = [x + 0.2 * jax.random.uniform(key, x.shape) for x, key in zip(leaves, keys)]
-    return jax.tree.unflatten(tree, moved)
+    rng = np.random.default_rng(2)
+
+    def moved(x):
+        return jnp.asarray(x + 0.2 * rng.random(x.shape), x.dtype)
+
+    return jax.tree.map(moved, jax.tree.map(np.asarray, initial(network)))
 
 
 def counted(function):

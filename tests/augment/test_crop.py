@@ -33,14 +33,14 @@ def test_crops_are_those_of_pillow(data, rows, columns):
 
 
 def test_the_whole_image_at_its_size_is_itself():
-    got = augment.crop_resize(PHOTO, np.array([0, 0, 13, 17]), (13, 17))
+    got = crop(PHOTO, np.array([0, 0, 13, 17]), (13, 17))
     np.testing.assert_array_equal(got, PHOTO)
 
 
 @pytest.mark.parametrize("size", [6, (20, 9)])
 def test_flipped_is_the_flip_of_the_crop(size):
     box = np.array([2, 3, 9, 11])
-    plain, other = (augment.crop_resize(PHOTO, box, size, flipped=f) for f in (False, True))
+    plain, other = (crop(PHOTO, box, size, flipped=f) for f in (False, True))
     np.testing.assert_array_equal(other, augment.flip(plain))
     np.testing.assert_array_equal(augment.flip(PHOTO), np.fliplr(PHOTO))
 
@@ -58,7 +58,7 @@ def test_a_box_is_no_shape_and_batches_agree():
             want = pillow(np.asarray(images[i]), boxes[i], (8, 8))
             np.testing.assert_allclose(got[i], want[:, ::-1] if i % 2 else want, atol=2e-6)
     assert len(traces) == 1
-    leading = augment.crop_resize(images.reshape(2, 2, 13, 17, 3), boxes[0], 8)
+    leading = crop(images.reshape(2, 2, 13, 17, 3), boxes[0], 8)
     np.testing.assert_allclose(leading[0, 0], pillow(np.asarray(images[0]), boxes[0], (8, 8)),
                                atol=2e-6)  # fmt: skip
 
@@ -67,9 +67,9 @@ def test_whole_numbers_and_half_precision_become_floats():
     box = np.array([1, 2, 9, 9])
     whole = np.round(255 * PHOTO).astype(np.uint8)
     want = pillow((whole / 255).astype(np.float32), box, (5, 5))
-    np.testing.assert_allclose(augment.crop_resize(whole, box, 5), want, atol=2e-6)
+    np.testing.assert_allclose(crop(whole, box, 5), want, atol=2e-6)
     half = jnp.asarray(PHOTO, jnp.bfloat16)
-    got = augment.crop_resize(half, box, 5)
+    got = crop(half, box, 5)
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, pillow(np.asarray(half, np.float32), box, (5, 5)), atol=2e-6)
     assert augment.flip(half).dtype == augment.flip(whole).dtype == jnp.float32
@@ -120,8 +120,9 @@ def test_random_boxes_follow_the_published_rule(height, width, scale, ratio):
 def test_random_flips_are_as_frequent_as_asked():
     x = jnp.arange(6, dtype=jnp.float32).reshape(1, 2, 3) / 6
     keys = jax.random.split(jax.random.key(3), 2000)
+    flips = jax.jit(jax.vmap(lambda key, rate: augment.random_flip(key, x, rate=rate), (0, None)))
     for rate in (0.0, 0.2, 1.0):
-        got = jax.jit(jax.vmap(lambda key, rate=rate: augment.random_flip(key, x, rate=rate)))(keys)
+        got = flips(keys, rate)
         flipped = np.array([np.array_equal(y, x[:, ::-1]) for y in np.asarray(got)])
         assert all(np.array_equal(y, x) for y in np.asarray(got)[~flipped])
         assert stats.binomtest(int(flipped.sum()), 2000, rate).pvalue > 1e-3

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.compare import same
+from _helpers.programs import jitted
 from _helpers.refusals import raises
 from jax.test_util import check_grads
 
 from crl_jax import losses
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
+quick = jitted(losses)
 
 
 @pytest.fixture
@@ -28,17 +30,17 @@ def np_clip(s, t):
 
 def test_clip_is_the_mean_of_two_cross_entropies(square):
     for t in (1.0, 0.2):
-        got = losses.clip_contrastive(square, temperature=t, reduce_fn=None)
+        got = quick.clip_contrastive(square, temperature=t, reduce_fn=None)
         same(got, np_clip(square, t), rtol=1e-4)
-    same(losses.clip_contrastive(square), np_clip(square, 1.0).mean(), rtol=1e-5)
-    same(losses.clip_contrastive(square.T), losses.clip_contrastive(square))
+    same(quick.clip_contrastive(square), np_clip(square, 1.0).mean(), rtol=1e-5)
+    same(quick.clip_contrastive(square.T), quick.clip_contrastive(square))
 
 
 def test_clip_of_a_batch_of_squares(square):
     both = jnp.stack([square, 2 * square])
-    each = losses.clip_contrastive(both, reduce_fn=None)
+    each = quick.clip_contrastive(both, reduce_fn=None)
     for got, one in zip(each, both):
-        same(got, losses.clip_contrastive(one, reduce_fn=None))
+        same(got, quick.clip_contrastive(one, reduce_fn=None))
     same(jax.jit(jax.vmap(losses.clip_contrastive))(both), each.mean(1))
 
 
@@ -64,11 +66,11 @@ def test_clip_never_reads_a_padded_pair(square):
 
 def test_clip_of_a_pair_alone_is_0(square):
     one = jnp.arange(6) == 3
-    value, slope = jax.value_and_grad(losses.clip_contrastive)(square, where=one)
+    value, slope = jax.jit(jax.value_and_grad(losses.clip_contrastive))(square, where=one)
     assert value == 0
     assert (slope == 0).all()
-    assert losses.clip_contrastive(square[:1, :1]) == 0
-    assert jnp.isnan(losses.clip_contrastive(square.at[1, 2].set(jnp.nan)))
+    assert quick.clip_contrastive(square[:1, :1]) == 0
+    assert jnp.isnan(quick.clip_contrastive(square.at[1, 2].set(jnp.nan)))
 
 
 def test_clip_learns_its_temperature(square):
@@ -90,7 +92,7 @@ def test_clip_learns_its_temperature(square):
 
 def test_clip_at_extremes(square):
     scores = jnp.asarray(100 * jnp.sign(square), jnp.bfloat16)
-    value, slopes = jax.value_and_grad(losses.clip_contrastive)(scores, temperature=0.01)
+    value, slopes = jax.jit(jax.value_and_grad(losses.clip_contrastive))(scores, temperature=0.01)
     assert value.dtype == jnp.float32
     assert np.isfinite(value)
     assert np.isfinite(slopes.astype(jnp.float32)).all()
@@ -119,6 +121,7 @@ def np_siglip(x, y, scale, bias):
     return -np.sum(np.log(1 / (1 + np.exp(-labels * logits)))) / len(x)
 
 
+@jax.jit
 def siglip(x, y, temperature, bias):
     pos, neg, where = losses.tower_scores(x, y)
     return losses.sigmoid_contrastive(pos, neg, where=where, temperature=temperature, bias=bias)
@@ -136,5 +139,5 @@ def test_the_mean_is_the_published_loss(temperature, bias):
 def test_what_is_far_apart_costs_nothing_and_keeps_its_digits():
     """Large logits: a loss of e^-40 and one of 10^6 are both exact."""
     pos, neg = jnp.array([40.0, -1e6]), jnp.array([[-40.0], [-1e6]])
-    got = losses.sigmoid_contrastive(pos, neg, reduce_fn=None)
+    got = quick.sigmoid_contrastive(pos, neg, reduce_fn=None)
     np.testing.assert_allclose(got, [2 * np.exp(-40.0), 1e6], rtol=1e-6)

@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.compare import same
+from _helpers.programs import jitted
 from _helpers.refusals import raises
 
 from crl_jax import losses
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
+quick = jitted(losses)
 
 
 @pytest.fixture
@@ -20,8 +22,8 @@ def pos():
 def test_far_ahead_only_the_other_positives_are_left(neg):
     for lead in (20.0, 1000.0):
         pos = jnp.full((6, 3), lead)
-        same(losses.supervised_contrastive(pos, neg), np.log(3), rtol=1e-6)
-        assert losses.supervised_contrastive(pos, neg, denominator="own") < 1e-6
+        same(quick.supervised_contrastive(pos, neg), np.log(3), rtol=1e-6)
+        assert quick.supervised_contrastive(pos, neg, denominator="own") < 1e-6
 
 
 def test_the_denominator_is_one_of_two(pos, neg):
@@ -32,8 +34,8 @@ def test_the_denominator_is_one_of_two(pos, neg):
 def test_punce_without_its_own_view_leaves(pos, neg):
     where_pos = jnp.ones(pos.shape, bool).at[0, 0].set(False)
     labelled = jnp.arange(6) % 2 == 0
-    each = losses.punce(pos, neg, labelled=labelled, tau_plus=0.3, reduce_fn=None)
-    got = losses.punce(pos, neg, labelled=labelled, tau_plus=0.3, where_pos=where_pos)
+    each = quick.punce(pos, neg, labelled=labelled, tau_plus=0.3, reduce_fn=None)
+    got = quick.punce(pos, neg, labelled=labelled, tau_plus=0.3, where_pos=where_pos)
     same(got, each[1:].mean())
 
 
@@ -62,7 +64,7 @@ def test_punce_of_a_batch_of_two_views():
     scores, here = z @ z.T, np.arange(12)
     own = here ^ 1
     rest = (here[:, None] != here) & (own[:, None] != here)
-    got = losses.punce(
+    got = quick.punce(
         jnp.concatenate([scores[here, own][:, None], scores], axis=1),
         scores,
         labelled=jnp.asarray(labelled),
@@ -76,6 +78,6 @@ def test_punce_of_a_batch_of_two_views():
 
 def test_positives_whose_sum_is_no_number_have_a_mean():
     pos, neg = jnp.array([[3e38, 3e38]]), jnp.array([[0.0, 1.0]])
-    assert losses.supervised_contrastive(pos, neg) == pytest.approx(np.log(2))
-    agreed = losses.gbpr(pos[:, 0], pos[:, :1], group=pos, rho=0.5)
+    assert quick.supervised_contrastive(pos, neg) == pytest.approx(np.log(2))
+    agreed = quick.gbpr(pos[:, 0], pos[:, :1], group=pos, rho=0.5)
     assert agreed == pytest.approx(np.log(2))

@@ -1,11 +1,10 @@
 """Batches of many small graphs, and GIN against each graph by itself in float64."""
 
-from functools import cache, partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import apply, initial
 from _helpers.refusals import raises
 from scipy.stats import hypergeom
 
@@ -21,14 +20,7 @@ NETWORK = Network(SETTINGS)
 HEADED = Network(BackboneWithHead(SETTINGS, Projection((6, 3), norm=False)))
 
 
-@partial(jax.jit, static_argnums=0, static_argnames="train")
-def applied(network, params, rest, batch, train=False):
-    return network.apply(params, rest, batch, train=train)
-
-
-@cache
-def initial(network=NETWORK):
-    return jax.jit(network.init)(jax.random.key(0))
+pack = jax.jit(GraphArrays.pack, static_argnums=2, static_argnames="drawn")
 
 
 def members(place, graphs=GRAPHS):
@@ -66,41 +58,41 @@ def reference(params, graphs, statistics=None):
 def varied(tree):
     """Parameters of which none is 0 or 1."""
     rng = np.random.default_rng(1)
-    return jax.tree.map(lambda x: x + jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype), tree)
+    return jax.tree.map(
+        lambda x: jnp.asarray(np.asarray(x) + 0.3 * rng.normal(size=x.shape), x.dtype), tree
+    )
 
 
 @pytest.mark.parametrize("n_packs", [1, 4])
 def test_features_are_those_of_each_graph_by_itself(n_packs):
-    params, rest = initial()
+    params, rest = initial(NETWORK)
     params, places = varied(params), np.array([3, 17, 0, 9, 21, 8, 2, 1])
-    batch = ARRAYS.pack(jnp.asarray(places), n_packs)
+    batch = pack(ARRAYS, jnp.asarray(places), n_packs)
     graphs = [members(place) for place in places]
-    got, after = applied(NETWORK, params, rest, batch, train=True)
+    got, after = apply(NETWORK, params, rest, batch, train=True)
     np.testing.assert_allclose(got, reference(params, graphs), rtol=2e-4, atol=2e-4)
-    got, _ = applied(NETWORK, params, after, batch)
+    got, _ = apply(NETWORK, params, after, batch)
     np.testing.assert_allclose(got, reference(params, graphs, after), rtol=2e-4, atol=2e-4)
 
 
 def test_gradients_are_those_of_differences():
-    params, rest = initial()
-    batch = ARRAYS.pack(jnp.arange(4))
+    params, rest = initial(NETWORK)
+    batch = pack(ARRAYS, jnp.arange(4))
     weights = jax.random.normal(jax.random.key(1), (4, 15))
 
     def loss(params):
-        return jnp.sum(weights * applied(NETWORK, params, rest, batch, train=True)[0])
+        return jnp.sum(weights * apply(NETWORK, params, rest, batch, train=True)[0])
 
     value_and_grad = jax.jit(jax.value_and_grad(loss))
     with jax.enable_x64(True):
-        params = jax.tree.map(lambda x: x.astype(jnp.float64), varied(params))
-        rest = jax.tree.map(lambda x: x.astype(jnp.float64), rest)
-        weights = weights.astype(jnp.float64)
-        batch = jax.tree.map(
-            lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, batch
+        params, rest, weights, batch = jax.tree.map(
+            lambda x: np.asarray(x, np.float64) if x.dtype == jnp.float32 else x,
+            (varied(params), rest, weights, batch),
         )
         rng = np.random.default_rng(3)
-        step = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), params)
+        step = jax.tree.map(lambda x: rng.normal(size=x.shape), params)
         slope = sum(
-            jnp.vdot(g, s)
+            np.vdot(g, s)
             for g, s in zip(*map(jax.tree.leaves, (value_and_grad(params)[1], step)), strict=True)
         )
         up, down = (
@@ -114,25 +106,25 @@ def test_what_fills_up_changes_nothing():
     """The same graphs in a larger room, with other numbers where nothing is."""
     params, rest = initial(HEADED)
     places = jnp.arange(5)
-    close, wide = ARRAYS.pack(places, drawn=True), ARRAYS.pack(places)
+    close, wide = pack(ARRAYS, places, drawn=True), pack(ARRAYS, places)
     noise = jnp.where(wide.node_where[..., None], wide.features, 1e6)
     wide = wide._replace(features=noise)
     for train in (False, True):
-        got, after = applied(HEADED, params, rest, wide, train=train)
-        want, expected = applied(HEADED, params, rest, close, train=train)
+        got, after = apply(HEADED, params, rest, wide, train=train)
+        want, expected = apply(HEADED, params, rest, close, train=train)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
         for one, other in zip(*map(jax.tree.leaves, (after, expected)), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_half_precision_is_close():
-    params, rest = initial()
-    batch = ARRAYS.pack(jnp.arange(8))
+    params, rest = initial(NETWORK)
+    batch = pack(ARRAYS, jnp.arange(8))
     half = jax.tree.map(
         lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, (params, batch)
     )
-    got, after = applied(NETWORK, half[0], rest, half[1], train=True)
-    want, _ = applied(NETWORK, params, rest, batch, train=True)
+    got, after = apply(NETWORK, half[0], rest, half[1], train=True)
+    want, _ = apply(NETWORK, params, rest, batch, train=True)
     assert got.dtype == jnp.bfloat16
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(after))
     np.testing.assert_allclose(np.asarray(got, np.float32), want, atol=0.05 * np.abs(want).max())
@@ -163,17 +155,17 @@ def test_the_room_of_draws_is_seldom_too_small():
 
 def test_what_does_not_fit_is_seen():
     largest = int(np.argmax(GRAPHS.n_nodes))
-    batch = ARRAYS.pack(jnp.full(16, largest))
+    batch = pack(ARRAYS, jnp.full(16, largest))
     assert np.isnan(batch.features).all()
-    assert not np.isnan(ARRAYS.pack(jnp.arange(48) % 24).features).any()
+    assert not np.isnan(pack(ARRAYS, jnp.arange(48) % 24).features).any()
 
 
 def test_graphs_without_edges_have_features():
     graphs = data.as_graphs([[[], []], [[], []]], [[0], [1, 1]], [0, 1])
     network = Network(GIN(2, width=5, n_layers=3))
     params, rest = initial(network)
-    batch = GraphArrays.from_graphs(graphs).pack(jnp.arange(2))
-    got, _ = applied(network, params, rest, batch)
+    batch = pack(GraphArrays.from_graphs(graphs), jnp.arange(2))
+    got, _ = apply(network, params, rest, batch)
     assert got.shape == (2, 15)
     assert np.isfinite(got).all()
     assert not batch.edge_where.any()
@@ -181,9 +173,9 @@ def test_graphs_without_edges_have_features():
 
 def test_what_does_not_belong_is_refused():
     with raises(ValueError, match="`n_packs` must divide the batch of 5 graphs, got 2"):
-        ARRAYS.pack(jnp.arange(5), 2)
+        pack(ARRAYS, jnp.arange(5), 2)
     with raises(ValueError, match="`width` must be at least 1, got 0"):
         GIN(3, width=0)
     params, rest = jax.eval_shape(Network(GIN(3)).init, jax.random.key(0))
     with raises(ValueError, match="`x` must have 3 node features, got 4"):
-        jax.eval_shape(Network(GIN(3)).apply, params, rest, ARRAYS.pack(jnp.arange(2)))
+        jax.eval_shape(Network(GIN(3)).apply, params, rest, pack(ARRAYS, jnp.arange(2)))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.programs import moved_variables
+from _helpers.programs import apply, moved_variables
 from _helpers.refusals import raises
 
 from crl_jax.models import BackboneWithHead, FeatureSlice, Network, Projection, ResNet
@@ -29,10 +29,6 @@ PARAMETERS = {
 }
 
 
-def initial(settings):
-    return moved_variables(Network(settings))
-
-
 def by_hand(settings, params, rest, x, train):
     params, rest, x = jax.tree.map(lambda x: np.asarray(x, np.float64), (params, rest, x))
     for place in range(1, len(settings.widths) + 1):
@@ -49,7 +45,7 @@ def by_hand(settings, params, rest, x, train):
 
 @pytest.mark.parametrize("name", HEADS)
 def test_published_heads_have_their_layers(name):
-    params, _ = initial(HEADS[name])
+    params, _ = jax.eval_shape(Network(HEADS[name]).init, jax.random.key(0))
     layers = [
         set(params[f"{kind}_{place}"])
         for place in range(1, 4)
@@ -63,8 +59,8 @@ def test_published_heads_have_their_layers(name):
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 def test_embeddings_are_those_of_float64(name, train):
-    params, rest = initial(HEADS[name])
-    got, _ = jax.jit(partial(Network(HEADS[name]).apply, train=train))(params, rest, X)
+    params, rest = moved_variables(Network(HEADS[name]))
+    got, _ = apply(Network(HEADS[name]), params, rest, X, train=train)
     want = by_hand(HEADS[name], params, rest, X, train)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
@@ -88,36 +84,36 @@ def test_the_first_features_are_a_head_without_parameters():
 def test_a_head_on_a_backbone_keeps_the_features_at_hand(head):
     backbone = ResNet((1,), width=4)
     both = BackboneWithHead(backbone, head)
-    params, rest = initial(both)
+    params, rest = moved_variables(Network(both))
     x = jax.random.normal(jax.random.key(1), (6, 5, 5, 3))
-    features, _ = Network(both).apply(params, rest, x, method="features")
+    features, _ = apply(Network(both), params, rest, x, method="features")
     own = params["backbone"], rest["backbone"]
-    np.testing.assert_array_equal(features, Network(backbone).apply(*own, x)[0])
-    got, _ = Network(both).apply(params, rest, x)
+    np.testing.assert_array_equal(features, apply(Network(backbone), *own, x)[0])
+    got, _ = apply(Network(both), params, rest, x)
     assert got.shape == (6, both.n_features) == (6, 4)
     of_head = head if isinstance(head, FeatureSlice) else Projection(head.widths, n_in=4)
     rest_of_head = params.get("head", {}), rest.get("head", {})
-    want, _ = Network(of_head).apply(*rest_of_head, features)
+    want, _ = apply(Network(of_head), *rest_of_head, features)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_masked_examples_enter_no_statistics_of_the_head():
     both = BackboneWithHead(ResNet((1,), width=4), Projection((5, 4), last_norm=True))
-    params, rest = initial(both)
+    params, rest = moved_variables(Network(both))
     x = jax.random.normal(jax.random.key(1), (6, 5, 5, 3))
     where = jnp.array([True, False, True, True, True, False])
-    got, after = Network(both).apply(params, rest, x, where, train=True)
-    want, few_after = Network(both).apply(params, rest, x[where], train=True)
+    got, after = apply(Network(both), params, rest, x, where, train=True)
+    want, few_after = apply(Network(both), params, rest, x[where], train=True)
     check = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
     check(got[where], want)
     jax.tree.map(check, after, few_after)
 
 
 def test_half_precision_is_near():
-    params, rest = initial(HEADS["bcl"])
-    want, _ = Network(HEADS["bcl"]).apply(params, rest, X, train=True)
+    params, rest = moved_variables(Network(HEADS["bcl"]))
+    want, _ = apply(Network(HEADS["bcl"]), params, rest, X, train=True)
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
-    got, _ = Network(HEADS["bcl"]).apply(half, rest, X.astype(jnp.bfloat16), train=True)
+    got, _ = apply(Network(HEADS["bcl"]), half, rest, X.astype(jnp.bfloat16), train=True)
     assert got.dtype == jnp.bfloat16
     assert np.abs(got.astype(np.float32) - want).max() < 0.05 * np.abs(want).max()
 

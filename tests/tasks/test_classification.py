@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _helpers.programs import apply, in_one, initial
 from _helpers.refusals import raises
 from flax import nnx
 from scipy import special
@@ -52,7 +53,7 @@ class Same(nnx.Module):
 
 
 NORMED, SAME = Network(Normed), Network(Same)
-BACKBONE = NORMED.init(jax.random.key(5))
+BACKBONE = initial(NORMED, 5)
 BEFORE = jax.tree.map(np.array, BACKBONE)
 
 
@@ -91,16 +92,17 @@ def test_a_frozen_network_stays_as_it_is():
     fitted = fit(FROZEN)
     params, model_state = of_run(fitted)
     assert fitted.history[-1]["accuracy"][0] > 0.97
-    np.testing.assert_array_equal(FROZEN.classify(params, model_state, POINTS), CLASSES)
+    np.testing.assert_array_equal(in_one(FROZEN.classify, params, model_state, POINTS), CLASSES)
     assert set(params) == {"layer"}
     assert not jax.tree.leaves(model_state)
     jax.tree.map(np.testing.assert_array_equal, FROZEN.backbone, BEFORE)
     (alone, _), (among, _) = (
-        FROZEN.loss(params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3)) for n in (3, 32)
+        in_one(FROZEN.loss, params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3))
+        for n in (3, 32)
     )
     np.testing.assert_allclose(alone, among, rtol=1e-5)
     # The reference loss uses the features in evaluation mode.
-    z = NORMED.apply(*BACKBONE, POINTS[:3], method="features")[0]
+    z = apply(NORMED, *BACKBONE, POINTS[:3], method="features")[0]
     kernel, bias = (np.asarray(params["layer"][name], np.float64) for name in ("kernel", "bias"))
     logits = np.asarray(z, np.float64) @ kernel + bias
     want = -special.log_softmax(logits, axis=1)[np.arange(3), LABELS[:3]].mean()
@@ -118,7 +120,8 @@ def test_a_tuned_network_learns_and_so_do_its_statistics():
             assert not any(jax.tree.leaves(same))
     jax.tree.map(np.testing.assert_array_equal, BACKBONE, BEFORE)
     (alone, _), (among, _) = (
-        TUNED.loss(params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3)) for n in (3, 32)
+        in_one(TUNED.loss, params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3))
+        for n in (3, 32)
     )
     assert abs(alone - among) > 1e-3  # batch statistics include the others
 
@@ -138,14 +141,14 @@ def test_without_augmentation_its_optimum_is_the_linear_probe():
     probe = metrics.linear_probe(
         x, CLASSES, x, CLASSES, n_classes=3, key=jax.random.key(0), l2=0.02, tolerance=1e-6
     )
-    task = Classification(SAME, plainly, SAME.init(jax.random.key(0)), dim=6, n_classes=3)
+    task = Classification(SAME, plainly, initial(SAME), dim=6, n_classes=3)
     optimizer = Optimizer(0.03, 0.02, decay=0.0, schedule=train.cosine, rule=l2_of_matrices)
     fitted = fit(task, (x, CLASSES), TrainConfig(120), 1000, optimizer)
     params, model_state = of_run(fitted)
     np.testing.assert_allclose(params["layer"]["kernel"], probe.kernel, atol=1e-3)
     bias = params["layer"]["bias"]
     np.testing.assert_allclose(bias - bias.mean(), probe.bias - probe.bias.mean(), atol=1e-3)
-    np.testing.assert_array_equal(task.classify(params, model_state, x), probe.predictions)
+    np.testing.assert_array_equal(in_one(task.classify, params, model_state, x), probe.predictions)
 
 
 @pytest.mark.parametrize("soiled", ["filler", "label"])
@@ -174,9 +177,11 @@ def test_fillers_and_unknown_classes_do_not_count(soiled):
 def test_augmentations_are_drawn_anew_and_left_out_afterwards():
     place = jnp.zeros(4, jnp.int32)
     examples = train.Batch(place, (POINTS[place], CLASSES[place]))
-    one, other = (FROZEN.batch(jax.random.key(i), examples)[0] for i in (0, 1))
+    one, other = (in_one(FROZEN.batch, jax.random.key(i), examples)[0] for i in (0, 1))
     assert len(np.unique(np.concatenate([one, other])[:, 0])) == 8
-    np.testing.assert_array_equal(FROZEN.batch(jax.random.key(0), examples)[1], CLASSES[place])
+    np.testing.assert_array_equal(
+        in_one(FROZEN.batch, jax.random.key(0), examples)[1], CLASSES[place]
+    )
 
     @jax.tree_util.register_dataclass
     @dataclass(frozen=True)
@@ -191,7 +196,7 @@ def test_augmentations_are_drawn_anew_and_left_out_afterwards():
 
     task = Classification(SAME, Shifted(jnp.float32(2)), ({}, {}), dim=6, n_classes=6)
     params = {"layer": {"kernel": jnp.eye(6), "bias": jnp.zeros(6)}}
-    np.testing.assert_array_equal(task.logits(params, {}, POINTS[:4]), POINTS[:4] + 2)
+    np.testing.assert_array_equal(in_one(task.logits, params, {}, POINTS[:4]), POINTS[:4] + 2)
     assert jax.tree.leaves(task.augment) == [2]
 
 
@@ -199,9 +204,9 @@ def test_augmentations_are_drawn_anew_and_left_out_afterwards():
 def test_blocks_of_examples_change_nothing(block_size):
     params = {"layer": {"kernel": jnp.asarray(RNG.normal(size=(8, 3)), jnp.float32),
                         "bias": jnp.arange(3.0)}}  # fmt: skip
-    got = FROZEN.logits(params, {}, POINTS, block_size=block_size)
-    np.testing.assert_allclose(got, FROZEN.logits(params, {}, POINTS), rtol=1e-5, atol=1e-5)
-    classes = FROZEN.classify(params, {}, POINTS, block_size=block_size)
+    got = in_one(FROZEN.logits, params, {}, POINTS, block_size=block_size)
+    np.testing.assert_allclose(got, in_one(FROZEN.logits, params, {}, POINTS), rtol=1e-5, atol=1e-5)
+    classes = in_one(FROZEN.classify, params, {}, POINTS, block_size=block_size)
     np.testing.assert_array_equal(classes, np.argmax(got, axis=1))
 
 
@@ -215,4 +220,4 @@ def test_refusals():
     with raises(ValueError, match="`augment` must be callable"):
         fit(Classification(NORMED, 3, BACKBONE, dim=8, n_classes=3), epochs=1)
     with raises(ValueError, match="`block_size` must be at least 1"):
-        FROZEN.logits({}, {}, POINTS, block_size=0)
+        in_one(FROZEN.logits, {}, {}, POINTS, block_size=0)

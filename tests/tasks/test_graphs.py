@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import apply, in_one, initial
 from _helpers.views import ctx
 
 from crl_jax import data, losses
@@ -18,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 GRAPHS = data.simulate_graphs(n=64, n_nodes=(4, 10), noise=0.0, seed=1)
 ARRAYS = GraphArrays.from_graphs(GRAPHS)
-PLACES = np.arange(64, dtype=np.int32)
 SETTINGS = GIN(4, width=8, n_layers=2)
 NETWORK = Network(BackboneWithHead(SETTINGS, Projection((16, 16), norm=False)))
 VIEWS = GraphAugmentation(ARRAYS, kinds=("drop_nodes", "subgraph"))
@@ -26,10 +26,10 @@ TASK = SimCLR(NETWORK, VIEWS, {"temperature": 0.2}, losses.decoupled_contrastive
 
 
 def test_representations_are_of_graphs_as_they_are():
-    params, rest = TASK.init(jax.random.key(0))
-    got = TASK.represent(params, rest, jnp.asarray(PLACES[:20]), block_size=8)
-    batch = ARRAYS.pack(jnp.arange(20))
-    want, _ = NETWORK.apply(params, rest, batch, method="features")
+    params, rest = in_one(TASK.init, jax.random.key(0))
+    got = in_one(TASK.represent, params, rest, jnp.arange(20), block_size=8)
+    batch = in_one(ARRAYS.pack, jnp.arange(20))
+    want, _ = apply(NETWORK, params, rest, batch, method="features")
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     assert got.shape == (20, 16)
 
@@ -37,7 +37,7 @@ def test_representations_are_of_graphs_as_they_are():
 def test_classes_from_features():
     """Shapes only; the augmentation packs batches."""
     task = Classification(
-        NETWORK, replace(VIEWS, kinds=("identity",)), NETWORK.init(jax.random.key(0)), dim=16,
+        NETWORK, replace(VIEWS, kinds=("identity",)), initial(NETWORK), dim=16,
         n_classes=3, finetune=True,
     )  # fmt: skip
     places = jnp.arange(64)
@@ -58,7 +58,7 @@ def test_a_view_at_a_time_is_the_same():
     def alone(key, place):
         return VIEWS(key, place)
 
-    params, rest = TASK.init(jax.random.key(0))
+    params, rest = in_one(TASK.init, jax.random.key(0))
     losses_of = []
     for task in (TASK, replace(TASK, augment=alone)):
         examples = Batch(jnp.arange(12), jnp.arange(12))

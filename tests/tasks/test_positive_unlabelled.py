@@ -5,6 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import in_one
 from _helpers.refusals import raises
 from _helpers.views import LABELS, LINEAR, POINTS, Given, ctx, fit, jitter, unit
 from sklearn.metrics import roc_auc_score
@@ -28,7 +29,7 @@ def of_given(task, labels=OWN, z=Z, n_real=6):
     batch = ViewBatch(
         nothing, nothing, jnp.arange(6), None if labels is None else jnp.asarray(labels)
     )
-    loss, (_, metrics) = task.loss({}, {}, batch, ctx(6, n_real))
+    loss, (_, metrics) = in_one(task.loss, {}, {}, batch, ctx(6, n_real))
     return loss, metrics
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import apply, in_one
 from _helpers.refusals import raises
 from _helpers.views import LABELS, LINEAR, NORMED, POINTS, Jitter, ctx, fit, jitter, unit
 from hypothesis import given, settings
@@ -98,36 +99,40 @@ def of_prototypes(query, model_state, place, t):
 
 def test_the_loss_is_that_of_the_queue_and_of_the_centres():
     task = dataclasses.replace(PCL, network=LINEAR, dim=5, clusters=(4, 6))
-    params, model_state = task.init(jax.random.key(0))
-    model_state = task.start_epoch(jax.random.key(1), params, model_state, jnp.int32(1))
+    params, model_state = in_one(task.init, jax.random.key(0))
+    model_state = in_one(task.start_epoch, jax.random.key(1), params, model_state, jnp.int32(1))
     place = jnp.array([5, 40, 3, 63, 17, 5, 5, 5])
-    batch = task.batch(jax.random.key(2), train.Batch(place, None))
+    batch = in_one(task.batch, jax.random.key(2), train.Batch(place, None))
     query = np.asarray(batch.first @ params["linear"]["kernel"])[:5]
-    loss, (after, metrics) = task.loss(params, model_state, batch, ctx(8, 5, epoch=1))
+    loss, (after, metrics) = in_one(task.loss, params, model_state, batch, ctx(8, 5, epoch=1))
     want = of_prototypes(query, model_state, np.asarray(place)[:5], 0.2)
     np.testing.assert_allclose(metrics["prototypes"], want, rtol=1e-5)
     plain = MoCo(LINEAR, jitter, {"temperature": 0.2}, dim=5, queue=32)
-    instances, (momentum, _) = plain.loss(params, model_state.moco, batch, ctx(8, 5, epoch=1))
+    instances, (momentum, _) = in_one(
+        plain.loss, params, model_state.moco, batch, ctx(8, 5, epoch=1)
+    )
     np.testing.assert_allclose(metrics["instances"], instances, rtol=1e-6)
     np.testing.assert_allclose(loss, instances + want, rtol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, after.moco, momentum)
-    early, (_, metrics) = task.loss(params, model_state, batch, ctx(8, 5, epoch=0))
+    early, (_, metrics) = in_one(task.loss, params, model_state, batch, ctx(8, 5, epoch=0))
     assert early == instances
     assert metrics["prototypes"] == 0
 
 
 def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
     task = dataclasses.replace(PCL, augment=Jitter(), clusters=(4, 6))
-    params, model_state = task.init(jax.random.key(0))
+    params, model_state = in_one(task.init, jax.random.key(0))
     key = jax.random.key(1)
     assert (
-        task.start_epoch(key, params, model_state, jnp.int32(0)).clusterings[0].assignment.max()
+        in_one(task.start_epoch, key, params, model_state, jnp.int32(0))
+        .clusterings[0]
+        .assignment.max()
         == 0
     )
     moved = jax.tree.map(lambda x: x + 0.5, model_state.moco.target)
     model_state = model_state._replace(moco=model_state.moco._replace(target=moved))
-    found = task.start_epoch(key, params, model_state, jnp.int32(1)).clusterings
-    z, _ = task.network.apply(moved, model_state.moco.target_state, jnp.asarray(POINTS) / 2)
+    found = in_one(task.start_epoch, key, params, model_state, jnp.int32(1)).clusterings
+    z, _ = apply(task.network, moved, model_state.moco.target_state, jnp.asarray(POINTS) / 2)
     for i, (clustering, k) in enumerate(zip(found, (4, 6), strict=True)):
         want = spherical_kmeans(
             jax.random.fold_in(key, 2 + i), losses.normalize(z), k, n_iterations=5

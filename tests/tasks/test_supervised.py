@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import in_one
 from _helpers.refusals import raises
 from _helpers.views import LABELS, LINEAR, NORMED, POINTS, Given, ctx, fit, jitter, unit
 from sklearn.metrics import roc_auc_score
@@ -33,8 +34,8 @@ def views(labels=OWN):
 def of_given(task, z=Z, n_real=6, model_state=None):
     """Returns the loss of the embeddings, the updated model state, and metrics."""
     task = dataclasses.replace(task, network=Given(z))
-    loss, (model_state, metrics) = task.loss(
-        {}, {} if model_state is None else model_state, views(), ctx(6, n_real)
+    loss, (model_state, metrics) = in_one(
+        task.loss, {}, {} if model_state is None else model_state, views(), ctx(6, n_real)
     )
     return loss, model_state, metrics
 
@@ -94,7 +95,7 @@ def test_metrics_by_labels(n_real):
 
 def test_without_labels_nothing_is_measured_and_supervision_is_refused():
     task = dataclasses.replace(SimCLR(LINEAR, jitter), network=Given(Z))
-    loss, (_, metrics) = task.loss({}, {}, views(None), ctx(6))
+    loss, (_, metrics) = in_one(task.loss, {}, {}, views(None), ctx(6))
     assert metrics == {}
     assert loss == of_given(SimCLR(LINEAR, jitter))[0]  # independent of the labels
     for kind in (SupCon, SupervisedOracle):
@@ -125,7 +126,7 @@ def test_a_measured_alpha_is_that_of_the_steps_before(rule):
     task = SimCLR(
         LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels(0.8, rule)
     )
-    _, start = task.init(jax.random.key(0))
+    _, start = in_one(task.init, jax.random.key(0))
     loss, one, first = of_given(task, model_state=start)
     _, two, second = of_given(task, OTHERS, model_state=one)
     assert first["alpha"] == 0.5
@@ -142,7 +143,7 @@ def test_a_measured_alpha_is_that_of_the_steps_before(rule):
 def test_a_batch_of_one_class_tells_nothing_about_alpha():
     task = SimCLR(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels())
     _, start = SimCLR(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
-    _, (after, _) = task.loss({}, start, views(np.zeros(6, int)), ctx(6))
+    _, (after, _) = in_one(task.loss, {}, start, views(np.zeros(6, int)), ctx(6))
     assert after.alpha.weight == 0
 
 
@@ -150,7 +151,7 @@ def test_views_estimate_alpha_without_labels():
     """The AUC of other views against all samples, corrected for the share of their class."""
     task = SimCLR(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromViews())
     _, start = SimCLR(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
-    _, (after, metrics) = task.loss({}, start, views(None), ctx(6, 4))
+    _, (after, metrics) = in_one(task.loss, {}, start, views(None), ctx(6, 4))
     kept = [0, 1, 2, 3, 6, 7, 8, 9]
     s = (unit(Z) @ unit(Z).T)[np.ix_(kept, kept)]
     own = np.tile(np.arange(4), 2)

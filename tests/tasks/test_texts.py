@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.bert import TINY, leave, tokens
+from _helpers.programs import apply, in_one, initial
 from _helpers.refusals import raises
 from _helpers.views import LABELS, LINEAR, NORMED, POINTS, Given, ctx, jitter
 from _helpers.views import unit as normalized
@@ -30,15 +31,15 @@ def same(one, other):
 
 
 def test_the_loss_is_that_of_two_dropouts_of_each_text():
-    params, model_state = SIMCSE.init(jax.random.key(0))
+    params, model_state = in_one(SIMCSE.init, jax.random.key(0))
     examples = train.Batch(jnp.arange(24), TEXTS)
     batch = SIMCSE.batch(jax.random.key(1), examples)
     same(batch.first, TEXTS)
     same(batch.second, TEXTS)
-    got, (after, _) = SIMCSE.loss(params, model_state, batch, ctx(24))
+    got, (after, _) = in_one(SIMCSE.loss, params, model_state, batch, ctx(24))
     both = jax.tree.map(lambda x: jnp.concatenate([x, x]), TEXTS)
-    z, rest = NET.apply(params, model_state, both, train=True)
-    other_run = SIMCSE.init(jax.random.key(1))[1]
+    z, rest = apply(NET, params, model_state, both, train=True)
+    other_run = in_one(SIMCSE.init, jax.random.key(1))[1]
     assert not np.array_equal(model_state["dropout_key"], other_run["dropout_key"])
     same(after, rest)
     z = normalized(z)
@@ -53,13 +54,13 @@ def test_the_loss_is_that_of_two_dropouts_of_each_text():
 def test_the_averaged_network_has_dropout_of_its_own():
     """Otherwise the key would equal the query as long as the two networks are equal."""
     task = tasks.MoCo(NET, leave, dim=12, queue=32)
-    params, model_state = task.init(jax.random.key(0))
+    params, model_state = in_one(task.init, jax.random.key(0))
     same(params, model_state.target)
     assert not np.array_equal(
         model_state.network_state["dropout_key"], model_state.target_state["dropout_key"]
     )
-    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), tokens(n=8)))
-    query, _, after, _ = task.queue_loss(params, model_state, batch, ctx(8))
+    batch = in_one(task.batch, jax.random.key(1), train.Batch(jnp.arange(8), tokens(n=8)))
+    query, _, after, _ = in_one(task.queue_loss, params, model_state, batch, ctx(8))
     apart = np.abs(normalized(query) - np.asarray(after.queue[:8]))
     assert np.all(apart.max(axis=1) > 1e-3)
 
@@ -67,13 +68,13 @@ def test_the_averaged_network_has_dropout_of_its_own():
 @pytest.mark.parametrize("kind", [SimCLR, tasks.MoCo, tasks.BYOL])
 def test_training_starts_from_given_parameters(kind):
     network = Network(BackboneWithHead(SMALL, Projection((6,), norm=False)))
-    given = NET.init(jax.random.key(9))[0]
+    given = initial(NET, 9)[0]
     more = {tasks.MoCo: {"dim": 6, "queue": 32}, tasks.BYOL: {"predictor": LINEAR}}
     task = kind(network, leave, pretrained={"backbone": given}, **more.get(kind, {}))
-    params, model_state = task.init(jax.random.key(0))
+    params, model_state = in_one(task.init, jax.random.key(0))
     started, _ = task.network_variables(params, model_state)
     same(started["backbone"], given)
-    plain = network.init(jax.random.key(0))[0]
+    plain = initial(network)[0]
     assert jax.tree.structure(started) == jax.tree.structure(plain)
     if kind is not SimCLR:
         same(model_state.target, started)
@@ -92,9 +93,9 @@ def test_given_parameters_must_fit():
 
 
 def test_fine_tuning_drops_out_and_evaluation_does_not():
-    backbone = NET.init(jax.random.key(0))
+    backbone = initial(NET)
     task = Classification(NET, leave, backbone, dim=12, n_classes=2, finetune=True)
-    params, before = task.init(jax.random.key(0))
+    params, before = in_one(task.init, jax.random.key(0))
     kernel = jax.random.normal(jax.random.key(1), (12, 2))  # initially zeros
     params = {**params, "layer": {**params["layer"], "kernel": kernel}}
     batch = TEXTS, jnp.zeros(24, jnp.int32)
@@ -102,7 +103,7 @@ def test_fine_tuning_drops_out_and_evaluation_does_not():
     first, (after, _) = loss(params, before, batch, ctx(24))
     assert not np.array_equal(after["dropout_key"], before["dropout_key"])
     assert loss(params, after, batch, ctx(24))[0] != first
-    same(task.logits(params, before, TEXTS), task.logits(params, after, TEXTS))
+    same(*(in_one(task.logits, params, state, TEXTS) for state in (before, after)))
     assert replace(task, finetune=False).init(jax.random.key(0))[1] == {}
 
 
@@ -156,8 +157,8 @@ def test_the_loss_of_triplets_is_that_of_the_paper(n_real):
     """Softmax over both matrices side by side by loops, with its target on the left diagonal."""
     z = np.random.default_rng(3).normal(size=(18, 5))
     task = replace(triplets(), network=Given(z), hyperparams={"temperature": 0.07})
-    batch = task.batch(jax.random.key(0), train.Batch(jnp.arange(0, 60, 10), None))
-    loss, (_, metrics) = task.loss({}, {}, batch, ctx(6, n_real))
+    batch = in_one(task.batch, jax.random.key(0), train.Batch(jnp.arange(0, 60, 10), None))
+    loss, (_, metrics) = in_one(task.loss, {}, {}, batch, ctx(6, n_real))
     q, pos, neg = (part[:n_real] for part in np.split(normalized(z), 3))
     want = []
     for i in range(n_real):
@@ -177,7 +178,7 @@ def test_a_batch_of_triplets_is_of_those_examples():
     pool = ClassPool.from_labels(LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS)))
     task = ClassTriplets(NORMED, lambda key, x: x, pool=pool)
     places = jnp.arange(0, 64, 4)
-    batch = task.batch(jax.random.key(0), train.Batch(places, None))
+    batch = in_one(task.batch, jax.random.key(0), train.Batch(places, None))
     same(batch.query, POINTS[places])
     of = {tuple(x): y for x, y in zip(POINTS.tolist(), LABELS, strict=True)}
     found = [of[tuple(x)] for part in batch[:3] for x in np.asarray(part).tolist()]

@@ -1,11 +1,13 @@
 """Two towers: every loss in both directions, labels, augmentations, tiles."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import in_one
 from _helpers.refusals import raises
 from _helpers.views import LABELS, LINEAR, POINTS, Given, Jitter, ctx, fit, unit
 from sklearn.metrics import roc_auc_score
@@ -25,16 +27,15 @@ BCL = {"tau_plus": 0.25, "beta": 0.9}
 T = 0.07
 
 
-def expected(loss_fn, n_real=6, left_out=(), t=T, **hyper):
+def expected(loss_fn, n_real=6, left_out=((0, 0),), t=T, **hyper):
     """Mean of the losses of rows and columns of the score matrix, each without the others."""
     s = (unit(X) @ unit(Y).T)[:n_real, :n_real]
-    each = []
-    for square in (s, s.T):
-        for i, row in enumerate(square):
-            others = [j for j in range(n_real) if j != i and (i, j) not in left_out]
-            pos, neg = jnp.float32(row[i]), jnp.asarray(row[others], jnp.float32)
-            each.append(loss_fn(pos, neg, temperature=t, **hyper))
-    return np.mean(each)
+    keep = ~np.eye(n_real, dtype=bool)
+    keep[tuple(zip(*left_out))] = False
+    pos, neg = np.tile(np.diag(s), 2), np.concatenate([s, s.T])
+    where = jnp.asarray(np.concatenate([keep, keep.T]))
+    of = partial(loss_fn, where=where, temperature=t, **hyper)
+    return jax.jit(of)(jnp.float32(pos), jnp.float32(neg))
 
 
 LOSSES = {
@@ -50,7 +51,7 @@ LOSSES = {
 def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
     """Returns the loss of these embeddings, the updated model state, and metrics."""
     task = dataclasses.replace(task, first=Given(xy[0]), second=Given(xy[1]))
-    params, start = TOWERS.init(jax.random.key(0))
+    params, start = in_one(TOWERS.init, jax.random.key(0))
     params = {"first": {}, "second": {}, "log_scale": -jnp.log(jnp.float32(T))}
     if "temperature" in task.hyperparams:
         del params["log_scale"]
@@ -61,8 +62,8 @@ def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
         jnp.zeros((n, 1)), jnp.zeros((n, 1)), jnp.arange(n),
         None if labels is None else jnp.asarray(labels),
     )  # fmt: skip
-    loss, (model_state, metrics) = task.loss(
-        params, start if model_state is None else model_state, batch, ctx(n, n_real)
+    loss, (model_state, metrics) = in_one(
+        task.loss, params, start if model_state is None else model_state, batch, ctx(n, n_real)
     )
     return loss, model_state, metrics
 
@@ -145,7 +146,7 @@ def test_tiles_change_neither_loss_nor_gradients(name):
 
 def test_a_temperature_among_the_hyper_parameters_is_kept():
     task = CLIP(LINEAR, LINEAR, hyperparams={"temperature": 0.5})
-    params, _ = task.init(jax.random.key(0))
+    params, _ = in_one(task.init, jax.random.key(0))
     assert params.keys() == {"first", "second"}
     loss, _, metrics = of_given(task)
     np.testing.assert_allclose(loss, expected(losses.info_nce, t=0.5), rtol=1e-5)
@@ -154,10 +155,10 @@ def test_a_temperature_among_the_hyper_parameters_is_kept():
 
 def test_given_parameters_are_started_from():
     """The other parameters match those initialised without pretrained ones."""
-    drawn, _ = TOWERS.init(jax.random.key(0))
+    drawn, _ = in_one(TOWERS.init, jax.random.key(0))
     kernel = drawn["second"]["linear"]["kernel"]
     task = CLIP(LINEAR, LINEAR, pretrained={"second": {"linear": {"kernel": 2 * kernel}}})
-    params, _ = task.init(jax.random.key(0))
+    params, _ = in_one(task.init, jax.random.key(0))
     np.testing.assert_array_equal(params["second"]["linear"]["kernel"], 2 * kernel)
     jax.tree.map(np.testing.assert_array_equal, params["first"], drawn["first"])
     assert params["log_scale"] == drawn["log_scale"]
@@ -168,7 +169,7 @@ def test_given_parameters_are_started_from():
 
 def test_what_is_learned_of_the_loss_is_told():
     task = CLIP(LINEAR, LINEAR, 0.1, 0.05, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
-    params, _ = task.init(jax.random.key(0))
+    params, _ = in_one(task.init, jax.random.key(0))
     assert task.learned_hyperparams(params)["temperature"] == pytest.approx(0.1)
     learned = task.learned_hyperparams(params | {"log_scale": -jnp.log(jnp.float32(0.02))})
     assert {name: pytest.approx(float(x)) for name, x in learned.items()} == {
@@ -187,7 +188,7 @@ def test_alpha_is_measured_by_labels(tile):
         LINEAR, LINEAR, T, loss_fn=losses.bayesian_contrastive, hyperparams=BCL,
         alpha=tasks.AlphaFromLabels(0.8), tile=tile,
     )  # fmt: skip
-    _, start = task.init(jax.random.key(0))
+    _, start = in_one(task.init, jax.random.key(0))
     assert isinstance(start, AlphaState)
     loss, one, first = of_given(task, model_state=start)
     _, _, second = of_given(task, model_state=one, xy=(Y, X))
@@ -201,15 +202,15 @@ def test_halves_are_augmented_each_in_its_way():
     """The first is sampled again, the second is fixed; both are plain when embedded."""
     task = CLIP(LINEAR, LINEAR, augment_first=Jitter(0.5))
     x, y = (jnp.asarray(half[:5]) for half in PAIRS)
-    batch = task.batch(jax.random.key(0), train.Batch(jnp.arange(5), (x, y)))
+    batch = in_one(task.batch, jax.random.key(0), train.Batch(jnp.arange(5), (x, y)))
     np.testing.assert_array_equal(batch.second, y)
     assert np.abs(batch.first - x).min() > 0
-    params, model_state = task.init(jax.random.key(0))
-    first, second = task.embed(params, model_state, x, y, block_size=2)
+    params, model_state = in_one(task.init, jax.random.key(0))
+    first, second = in_one(task.embed, params, model_state, x, y, block_size=2)
     for got, half, name in ((first, x / 2, "first"), (second, y, "second")):
         kernel = np.asarray(params[name]["linear"]["kernel"], np.float64)
         np.testing.assert_allclose(got, unit(np.asarray(half) @ kernel), atol=1e-6)
-    np.testing.assert_allclose(task.embed_second(params, model_state, y), second, atol=1e-6)
+    np.testing.assert_allclose(in_one(task.embed_second, params, model_state, y), second, atol=1e-6)
     with raises(ValueError, match="`augment_second` must be callable"):
         fit(CLIP(LINEAR, LINEAR, augment_second=0.3), PAIRS, epochs=1)
 
@@ -238,7 +239,7 @@ def test_bad_arguments_are_named():
 def temporary_bytes(tile, n):
     """Compares the value and the gradients with respect to both networks."""
     task = CLIP(LINEAR, LINEAR, tile=tile)
-    params, model_state = task.init(jax.random.key(0))
+    params, model_state = in_one(task.init, jax.random.key(0))
     batch = ViewBatch(*(jax.ShapeDtypeStruct((n, 6), jnp.float32) for _ in range(2)))
 
     def loss(params, batch):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import jitted
 from _helpers.refusals import raises
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
@@ -11,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 from crl_jax import weights
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
+quick = jitted(weights)
 FUNCTIONS = (weights.posterior_calibration, weights.weights_auc, weights.false_negative_share)
 each = pytest.mark.parametrize("fn", FUNCTIONS)
 
@@ -27,7 +29,7 @@ def samples(shape=(6, 40), seed=0):
 def test_the_table_is_scikit_learns(bins):
     p, true = samples()
     p = p + 0.001  # scikit-learn has another rule at the edges of bins
-    got = weights.posterior_calibration(p, true, bins=bins)
+    got = quick.posterior_calibration(p, true, bins=bins)
     actual, predicted = calibration_curve(np.ravel(true), np.ravel(p).clip(0, 1), n_bins=bins)
     some = np.asarray(got.samples) > 0
     np.testing.assert_allclose(got.actual[some], actual, rtol=1e-5)
@@ -39,7 +41,7 @@ def test_the_table_is_scikit_learns(bins):
 
 def test_bins_by_hand():
     p, true = jnp.array([[0.0, 0.5, 1.0, 0.49]]), jnp.array([[False, True, True, True]])
-    got = weights.posterior_calibration(p, true, bins=2)
+    got = quick.posterior_calibration(p, true, bins=2)
     # An edge belongs to the bin above it, and 1 to the last.
     np.testing.assert_allclose(got.samples, [2, 2])
     np.testing.assert_allclose(got.predicted, [0.245, 0.75])
@@ -50,11 +52,11 @@ def test_bins_by_hand():
 @pytest.mark.parametrize("seed", range(3))
 def test_the_auc_and_the_share(seed):
     p, true = samples((4, 15), seed)
-    got = weights.weights_auc(p, true)
+    got = quick.weights_auc(p, true)
     assert got == pytest.approx(roc_auc_score(np.ravel(true), np.ravel(p)), abs=1e-5)
-    assert weights.weights_auc(p**3 / 7, true) == pytest.approx(float(got), abs=1e-5)
+    assert quick.weights_auc(p**3 / 7, true) == pytest.approx(float(got), abs=1e-5)
     w = np.asarray(p, np.float64)
-    share = weights.false_negative_share(p * 1e30, true)
+    share = quick.false_negative_share(p * 1e30, true)
     assert share == pytest.approx(w[~np.asarray(true)].sum() / w.sum(), rel=1e-4)
 
 
@@ -62,7 +64,7 @@ def test_few_false_negatives_cost_no_digits():
     rng = np.random.default_rng(0)
     w = rng.random(200_000).astype(np.float32)
     true = np.arange(len(w)) >= 5
-    got = weights.weights_auc(jnp.asarray(w), jnp.asarray(true))
+    got = quick.weights_auc(jnp.asarray(w), jnp.asarray(true))
     assert got == pytest.approx(roc_auc_score(true, w), abs=1e-6)
 
 
@@ -71,6 +73,7 @@ def test_masking_is_deleting(fn):
     p, true = samples()
     where = jnp.arange(40) % 3 > 0
     soiled = jnp.where(where, p, jnp.nan)
+    fn = jax.jit(fn)
     got = fn(soiled, true, where=jnp.broadcast_to(where, p.shape))
     want = fn(p[:, where], true[:, where])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
@@ -95,14 +98,14 @@ def test_under_transformations_and_in_half_precision(fn):
 
 def test_of_nothing():
     p, none = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
-    table = weights.posterior_calibration(p, ~none, where=none)
+    table = quick.posterior_calibration(p, ~none, where=none)
     assert table.error == 0
     assert np.all(table.samples == 0)
-    assert weights.weights_auc(p, ~none) == 0.5
-    assert weights.weights_auc(p, none) == 0.5
-    assert weights.false_negative_share(0 * p, none) == 0
-    assert weights.false_negative_share(p, none, where=none) == 0
-    assert weights.false_negative_share(p, none) == 1
+    assert quick.weights_auc(p, ~none) == 0.5
+    assert quick.weights_auc(p, none) == 0.5
+    assert quick.false_negative_share(0 * p, none) == 0
+    assert quick.false_negative_share(p, none, where=none) == 0
+    assert quick.false_negative_share(p, none) == 1
 
 
 @each

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.programs import counted
+from _helpers.programs import counted, jitted
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +16,7 @@ from jax.test_util import check_grads
 from crl_jax import weights
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
+quick = jitted(weights)
 
 small_loss_weights = jax.jit(weights.small_loss_weights)
 RATES = ["0", "0.05", "0.1", "0.25", "0.29", "0.3", "0.5", "0.7", "0.99", "1"]
@@ -68,7 +69,7 @@ def test_a_rate_k_of_n_drops_k():
     """Holds although k/n in float32, and so the product, may be slightly too small."""
 
     def kept_of(losses, rate):
-        return weights.small_loss_weights(losses, drop_rate=rate)
+        return quick.small_loss_weights(losses, drop_rate=rate)
 
     for n in (7, 1000):
         rates = jnp.arange(n + 1, dtype=jnp.float32) / n
@@ -102,7 +103,7 @@ def np_reliability(logits, exponent):
 def test_reliability_is_a_power_of_the_probability():
     logits = jnp.tile(jnp.linspace(-25, 25, 41), (4, 1))
     exponent = jnp.array([[0.0], [0.25], [1.0], [3.0]])
-    got = weights.reliability_weights(logits, exponent=exponent)
+    got = quick.reliability_weights(logits, exponent=exponent)
     np.testing.assert_allclose(got, np_reliability(logits, np.asarray(exponent)), rtol=2e-5)
     assert got.dtype == jnp.float32
     assert (got[0] == 1).all()
@@ -118,9 +119,9 @@ def test_gradients_of_reliability():
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0, 1e4])
 def test_a_probability_of_0_has_a_finite_slope(dtype, exponent):
     logits = jnp.array([-1e4, -100, 0, 100, 1e4], dtype)
-    slopes = jax.grad(
-        lambda s, b: weights.reliability_weights(s, exponent=b).sum(), argnums=(0, 1)
-    )(logits, exponent)
+    slopes = jax.grad(lambda s, b: quick.reliability_weights(s, exponent=b).sum(), argnums=(0, 1))(
+        logits, exponent
+    )
     assert all(np.isfinite(slope).all() for slope in slopes)
 
 
