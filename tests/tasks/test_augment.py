@@ -6,15 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.killing import Killed, kill_at
+from _helpers.programs import in_one
 from _helpers.refusals import raises
-from _helpers.views import LINEAR, NORMED, POINTS, Given, Jitter, ctx, fit, jitter, unit
+from _helpers.views import LINEAR, NORMED, POINTS, Given, Jitter, ctx, jitter, unit
 from flax import nnx
 
 from crl_jax import losses, train
 from crl_jax.models import Network
 from crl_jax.tasks import BYOL, PCL, MoCo, SimCLR, ViewBatch
-from crl_jax.train import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -65,42 +64,46 @@ def test_what_is_no_function_is_refused():
 def test_evaluation_sees_examples_as_they_are(kind):
     """Evaluation applies ``plain``, which a function lacks unless it is set as an attribute."""
     task = kind(Jitter())
-    state = train.initial_state(task, train.Optimizer(), 0)
+    state = in_one(lambda: train.initial_state(task, train.Optimizer(), 0))
     x = jnp.asarray(POINTS[:5])
-    embed = [each.embed(state.params, state.model_state, x / 2) for each in (task, kind(jitter))]
+    embed = [
+        in_one(each.embed, state.params, state.model_state, x / 2) for each in (task, kind(jitter))
+    ]
     assert np.abs(embed[0] - embed[1]).max() > 1e-3
-    np.testing.assert_allclose(task.embed(state.params, state.model_state, x), embed[1], rtol=1e-6)
+    np.testing.assert_allclose(
+        in_one(task.embed, state.params, state.model_state, x), embed[1], rtol=1e-6
+    )
 
     def shift(key, example):
         return example
 
     shift.plain = Jitter().plain
     np.testing.assert_allclose(
-        kind(shift).embed(state.params, state.model_state, x), embed[1], rtol=1e-6
+        in_one(kind(shift).embed, state.params, state.model_state, x), embed[1], rtol=1e-6
     )
 
 
 @each_kind
 def test_features_are_those_before_the_head(kind):
     task = kind(Jitter())
-    state = train.initial_state(task, train.Optimizer(), 0)
+    state = in_one(lambda: train.initial_state(task, train.Optimizer(), 0))
     x = jnp.asarray(POINTS[:5])
-    got = task.represent(state.params, state.model_state, x)
+    got = in_one(task.represent, state.params, state.model_state, x)
     params, rest = task.network_variables(state.params, state.model_state)
     hidden = np.asarray(x, np.float64) / 2 @ np.asarray(params["first"]["kernel"], np.float64)
     # Batch statistics still have their initial values: means 0, variances 1.
     np.testing.assert_allclose(got, np.maximum(hidden / np.sqrt(1 + 1e-5), 0), atol=1e-5)
     z = np.asarray(got) @ np.asarray(params["head"]["kernel"]) + np.asarray(params["head"]["bias"])
-    np.testing.assert_allclose(task.embed(state.params, state.model_state, x), z, atol=1e-5)
+    np.testing.assert_allclose(in_one(task.embed, state.params, state.model_state, x), z, atol=1e-5)
     assert rest.keys() == {"norm"}
 
 
 def test_batch_statistics_are_those_of_both_views():
     """Their running mean after a step moves by a hundredth."""
     task = SimCLR(NORMED, jitter)
-    params, model_state = task.init(jax.random.key(0))
-    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(64), jnp.asarray(POINTS)))
-    _, (after, _) = task.loss(params, model_state, batch, ctx(64))
+    params, model_state = in_one(task.init, jax.random.key(0))
+    batch = in_one(task.batch, jax.random.key(1), train.Batch(jnp.arange(64), jnp.asarray(POINTS)))
+    _, (after, _) = in_one(task.loss, params, model_state, batch, ctx(64))
     both = np.concatenate(batch[:2]).astype(np.float64) @ np.asarray(params["first"]["kernel"])
     np.testing.assert_allclose(
         after["norm"]["mean"], 0.01 * both.mean(axis=0), rtol=1e-3, atol=1e-6
@@ -126,7 +129,7 @@ def test_the_decoupled_loss_is_that_of_its_formula():
     task = SimCLR(Given(Z), jitter, {"temperature": 0.5}, losses.decoupled_contrastive)
     nothing = jnp.zeros((5, 1))
     np.testing.assert_allclose(
-        task.loss({}, {}, ViewBatch(nothing, nothing), ctx(5))[0], want, rtol=1e-5
+        in_one(task.loss, {}, {}, ViewBatch(nothing, nothing), ctx(5))[0], want, rtol=1e-5
     )
 
 
@@ -144,38 +147,25 @@ def test_momentum_goes_by_the_published_algorithm(loss_fn):
     tau = {"tau_plus": 0.1} if loss_fn is losses.debiased_contrastive else {}
     task = MoCo(LINEAR, jitter, {"temperature": 0.3, **tau}, loss_fn, momentum=0.5, dim=5, queue=8)
     optimizer = train.Optimizer(0.5, rule=train.sgd_l2)
-    state = train.initial_state(task, optimizer, 0)
+    state = in_one(lambda: train.initial_state(task, optimizer, 0))
     queue, average = (
         np.asarray(x, np.float64)
         for x in (state.model_state.queue, state.params["linear"]["kernel"])
     )  # fmt: skip
     plan, data = train.TrainConfig(4), jnp.asarray(POINTS[:8])
+    run = jax.jit(lambda *on: train.run_steps(task, optimizer, *on, config=plan, data=data))
     steps = train.ArrayBatches(data).epoch(jax.random.key(3), plan)
     for i in range(2):
         one = jax.tree.map(lambda x, i=i: x[i : i + 1], steps)
-        batch = task.batch(one.key[0], train.Batch(one.indices[0], data[one.indices[0]]))
+        batch = in_one(task.batch, one.key[0], train.Batch(one.indices[0], data[one.indices[0]]))
         now = np.asarray(state.params["linear"]["kernel"], np.float64)
         query = unit(np.asarray(batch.first, np.float64) @ now)
         key = unit(np.asarray(batch.second, np.float64) @ average)
         want = queue_losses(np.sum(query * key, axis=1), query @ queue.T, 0.3, loss_fn).mean()
-        state, means = train.run_steps(task, optimizer, state, one, config=plan, data=data)
+        state, means = run(state, one)
         np.testing.assert_allclose(means["loss"], want, rtol=1e-4)
         queue[4 * i : 4 * i + 4] = key
         average = 0.5 * average + 0.5 * np.asarray(state.params["linear"]["kernel"], np.float64)
         np.testing.assert_allclose(state.model_state.queue, queue, atol=1e-5)
         np.testing.assert_allclose(state.model_state.target["linear"]["kernel"], average, rtol=1e-5)
     assert state.model_state.pointer == 0  # of a queue of 8
-
-
-def test_a_resumed_training_gives_the_same_bits(tmp_path):
-    """Batch statistics, moving averages, queues and clusters are stored."""
-    task, path = KINDS["prototypes"](Jitter()), tmp_path / "state.npz"
-    whole = fit(task, epochs=4)
-    assert whole.history[0]["prototypes"][0] == 0 < whole.history[1]["prototypes"][0]
-
-    with raises(Killed):
-        fit(task, epochs=4, hooks=[Checkpoint(path, 0.0), train.Progress(kill_at(2))])
-    resumed = fit(task, epochs=4, hooks=[Checkpoint(path)])
-    both = [(run.params, run.state.model_state) for run in (whole, resumed)]
-    jax.tree.map(np.testing.assert_array_equal, *both)
-    assert [entry["loss"] for entry in resumed.history] == [e["loss"] for e in whole.history]
