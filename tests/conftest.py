@@ -132,6 +132,17 @@ def first_features():
         yield
 
 
+@pytest.fixture(scope="module")
+def narrow_blocks():
+    """Graph layouts in blocks of few columns: XLA compiles one gather per column and layer."""
+    from crl_jax.models import _gather_layout, _sharded_layout
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (_gather_layout, _sharded_layout):
+            patch.setattr(module, "WIDTHS", (2, 4))
+        yield
+
+
 @pytest.fixture
 def unchecked():
     """Disables runtime type checking, for tests that pass arguments of the wrong type."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.graphs import interactions, normalised, stacked
-from _helpers.programs import counted
+from _helpers.programs import counted, in_one
 from _helpers.ranking import fit_ranking, split
 from _helpers.refusals import raises
 from _helpers.views import ctx
@@ -18,7 +18,7 @@ from crl_jax._reduce import masked_mean
 from crl_jax.models import LightGCN, MatrixFactorization, Tables
 from crl_jax.tasks import GraphContrast, LayerContrast, SpectralContrast, Uniformity
 
-pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "narrow_blocks")
 USERS = jnp.array([3, 1, 3, 0, 2, 1])
 ITEMS = jnp.array([5, 5, 2, 4, 5, 0])
 REAL = jnp.array([True, True, True, True, False, True])
@@ -45,7 +45,7 @@ def views(weight=0.3, **settings):
 
 def test_the_term_is_that_of_distinct_users_and_items():
     pair = tables(0), tables(1)
-    got = views(hyperparams={"temperature": 0.4}).loss(pair, USERS, ITEMS, REAL)
+    got = in_one(views(hyperparams={"temperature": 0.4}).loss, pair, USERS, ITEMS, REAL)
     want = sum(
         np_info_nce(*of, ids, REAL, 0.4) for of, ids in zip(zip(*pair), (USERS, ITEMS), strict=True)
     )
@@ -57,20 +57,18 @@ def test_any_contrastive_loss_will_do():
     given = {"temperature": 0.4, "tau_plus": 0.0, "alpha": 0.5, "beta": 0.5}
     even = views(hyperparams=given, loss_fn=losses.bayesian_contrastive)
     plain = views(hyperparams={"temperature": 0.4})
-    np.testing.assert_allclose(
-        *(v.loss(pair, USERS, ITEMS, REAL) for v in (even, plain)), rtol=1e-5
-    )
     hard = replace(even, hyperparams={**given, "alpha": 0.9, "beta": 0.9})
-    assert not np.isclose(hard.loss(pair, USERS, ITEMS, REAL), even.loss(pair, USERS, ITEMS, REAL))
+    same, simple, other = (in_one(v.loss, pair, USERS, ITEMS, REAL) for v in (even, plain, hard))
+    np.testing.assert_allclose(same, simple, rtol=1e-5)
+    assert not np.isclose(other, same)
 
 
 def test_fillers_are_never_read():
     pair = tables(0), tables(1)
     others = jnp.where(REAL, USERS, 4), jnp.where(REAL, ITEMS, 1)
-    np.testing.assert_array_equal(
-        views().loss(pair, USERS, ITEMS, REAL), views().loss(pair, *others, REAL)
-    )
-    assert views().loss(pair, USERS, ITEMS, jnp.zeros(6, bool)) == 0
+    loss = jax.jit(views().loss)
+    np.testing.assert_array_equal(loss(pair, USERS, ITEMS, REAL), loss(pair, *others, REAL))
+    assert loss(pair, USERS, ITEMS, jnp.zeros(6, bool)) == 0
 
 
 def sgl(log):
@@ -101,7 +99,7 @@ def test_methods_of_the_field_add_their_term_to_the_loss(method):
     task = tasks.Ranking.from_interactions(
         split().train, encoder=encoder, loss=loss, auxiliary_loss=auxiliary_loss
     )
-    params, model_state = task.init(jax.random.key(0))
+    params, model_state = in_one(task.init, jax.random.key(0))
     index = jnp.arange(0, 192, 3, dtype=jnp.int32)
     examples = train.Batch(index, jax.tree.map(lambda x: jnp.asarray(x)[index], task.seen))
 
@@ -129,11 +127,11 @@ def test_methods_of_the_field_add_their_term_to_the_loss(method):
 
 def test_a_layer_is_one_of_the_propagation_that_the_ranking_sees():
     encoder, auxiliary_loss = xsimgcl(split().train)
-    params = encoder.init(jax.random.key(0))
-    whole, (first, own) = auxiliary_loss.encode(encoder, params, jax.random.key(1))
+    params = in_one(encoder.init, jax.random.key(0))
+    whole, (first, own) = in_one(auxiliary_loss.encode, encoder, params, jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, whole, first)
     deep = replace(auxiliary_loss, layer=2)
-    _, (_, other) = deep.encode(encoder, params, jax.random.key(1))
+    _, (_, other) = in_one(deep.encode, encoder, params, jax.random.key(1))
     mean = jax.tree.map(lambda a, b: (a + b) / 2, own, other)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mean, whole)
 
@@ -142,10 +140,9 @@ def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
     taken = np.random.default_rng(0).random((12, 9)) < 0.4
     log = interactions(taken)
     encoder = LightGCN.from_interactions(log, 4, 2)
-    params = encoder.init(jax.random.key(0))
-    whole, (other, same) = SpectralContrast.from_interactions(log, 4).encode(
-        encoder, params, jax.random.key(1)
-    )
+    params = in_one(encoder.init, jax.random.key(0))
+    contrast = SpectralContrast.from_interactions(log, 4)
+    whole, (other, same) = in_one(contrast.encode, encoder, params, jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, whole, same)
 
     graph = normalised(taken)
@@ -240,14 +237,14 @@ def np_uniformity(table, ids):
 
 def test_uniformity_is_that_of_the_examples_of_a_batch():
     both = tables(0)
-    got = Uniformity(0.6).loss(both, USERS, ITEMS, REAL)
+    got = in_one(Uniformity(0.6).loss, both, USERS, ITEMS, REAL)
     real = np.asarray(REAL)
     want = np.mean([np_uniformity(*of) for of in zip(both, (USERS[real], ITEMS[real]))])
     np.testing.assert_allclose(got, 0.6 * want, rtol=1e-5)
     # Duplicates count twice.
     once = np.unique(USERS[real])
     assert not np.isclose(np_uniformity(both.users, once), np_uniformity(both.users, USERS[real]))
-    assert Uniformity().loss(both, USERS, ITEMS, jnp.zeros(6, bool)) == 0
+    assert in_one(Uniformity().loss, both, USERS, ITEMS, jnp.zeros(6, bool)) == 0
 
 
 def test_positives_that_are_aligned_are_near_each_other():
