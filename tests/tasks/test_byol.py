@@ -1,9 +1,12 @@
 """BYOL: steps against the formulas in float64, padding, and the momentum."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import in_one
 from _helpers.views import LINEAR, POINTS, SQUARE, ctx, jitter, unit
 
 from crl_jax import train
@@ -32,20 +35,19 @@ def test_a_step_is_that_of_the_formulas():
     """Two steps of gradient descent: the second has a target that differs from the network."""
     task = BYOL(LINEAR, jitter, SQUARE, momentum=0.75)
     optimizer = Optimizer(0.5, rule=train.sgd_l2)
-    state = train.initial_state(task, optimizer, 0)
+    state = in_one(lambda: train.initial_state(task, optimizer, 0))
     w, q = (
         np.asarray(state.params[name]["linear"]["kernel"], np.float64)
         for name in ("network", "predictor")
     )
     target, losses = w.copy(), []
     steps = train.ArrayBatches(jnp.asarray(POINTS[:8])).epoch(jax.random.key(3), TrainConfig(4))
-    after, means = train.run_steps(
-        task, optimizer, state, steps, config=TrainConfig(4), data=jnp.asarray(POINTS[:8]),
-        progress=0.25,
-    )  # fmt: skip
+    run = partial(train.run_steps, task, optimizer, config=TrainConfig(4), progress=0.25)
+    after, means = jax.jit(run)(state, steps, data=jnp.asarray(POINTS[:8]))
     momentum = 1 - 0.25 * (np.cos(np.pi / 4) + 1) / 2
-    for key, place in zip(steps.key, steps.indices, strict=True):
-        batch = task.batch(key, train.Batch(place, jnp.asarray(POINTS)[place]))
+    draw = jax.jit(task.batch)
+    for key, place in zip(steps.key, np.asarray(steps.indices), strict=True):
+        batch = draw(key, train.Batch(place, POINTS[place]))
         v1, v2 = (np.asarray(v, np.float64) for v in (batch.first, batch.second))
         loss, dw, dq = mean_and_gradients(w, q, target, v1, v2)
         losses.append(loss)
@@ -62,17 +64,24 @@ def test_a_step_is_that_of_the_formulas():
 
 def test_fillers_count_nothing():
     task = BYOL(LINEAR, jitter, SQUARE)
-    params, model_state = task.init(jax.random.key(0))
-    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8])))
+    params, model_state = in_one(task.init, jax.random.key(0))
+    batch = in_one(
+        task.batch, jax.random.key(1), train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8]))
+    )
     few = jax.tree.map(lambda x: x[:3], batch)
-    filled = task.loss(params, model_state, batch, ctx(8, 3))[0]
-    np.testing.assert_allclose(filled, task.loss(params, model_state, few, ctx(3))[0], rtol=1e-6)
+    filled = in_one(task.loss, params, model_state, batch, ctx(8, 3))[0]
+    np.testing.assert_allclose(
+        filled, in_one(task.loss, params, model_state, few, ctx(3))[0], rtol=1e-6
+    )
 
 
-@pytest.mark.parametrize(("progress", "share"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
-def test_the_momentum_rises_to_one(progress, share):
+def test_the_momentum_rises_to_one():
     task = BYOL(LINEAR, jitter, SQUARE, momentum=0.9)
-    params, model_state = task.init(jax.random.key(0))
-    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8])))
-    _, (after, _) = task.loss(params, model_state, batch, ctx(8, progress=progress))
-    np.testing.assert_allclose(after.momentum, 1 - 0.1 * share, rtol=1e-6)
+    params, model_state = in_one(task.init, jax.random.key(0))
+    batch = in_one(
+        task.batch, jax.random.key(1), train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8]))
+    )
+    loss = jax.jit(task.loss)
+    for progress, share in ((0.0, 1.0), (0.5, 0.5), (1.0, 0.0)):
+        _, (after, _) = loss(params, model_state, batch, ctx(8, progress=progress))
+        np.testing.assert_allclose(after.momentum, 1 - 0.1 * share, rtol=1e-6)
