@@ -1,7 +1,7 @@
 """EM by confidence and group comparisons, against NumPy in deterministic settings."""
 
-import functools
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,18 @@ def data():
 
 
 def first_params():
-    return ENCODER.init(jax.random.fold_in(jax.random.key(0), 0))
+    return jax.jit(ENCODER.init)(jax.random.fold_in(jax.random.key(0), 0))
+
+
+def estimated(confidence, log, params):
+    """Returns the confidence of each interaction, in one program."""
+
+    @jax.jit
+    def estimate(params, users, items):
+        tables = ENCODER.encode(params)
+        return confidence.estimate(jax.random.key(0), ENCODER, tables, users, items)
+
+    return estimate(params, jnp.asarray(log.users), jnp.asarray(log.items))
 
 
 def epoch(data, *, confidence=None, weight=None, **settings):
@@ -121,25 +132,21 @@ def test_the_expectation_step_looks_every_interaction_up(data, monkeypatch, name
     prior = PRIORS[name] if callable(PRIORS[name]) else jnp.asarray(PRIORS[name])
     prior = InteractionPrior(prior) if name == "interactions" else prior
     confidence = ConfidenceEM(prior, LAW, rule=rule, n_sample=10, normalize=False)
-    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
-    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
+    got = estimated(confidence, log, params)
     w, h = (np.asarray(params[key], np.float64) for key in ("users", "items"))
     score = np.sum(w[log.users] * h[log.items], axis=1)
     want = jnp.asarray(prior_at(name, log))
     if rule != "prior":
         formula = weights.confidence_density if rule == "density" else weights.confidence_posterior
-        want = formula(jnp.asarray(score), prior=want, distribution=LAW)
+        want = jax.jit(partial(formula, distribution=LAW))(jnp.asarray(score), prior=want)
     np.testing.assert_allclose(got, want, rtol=1e-4)
-    relative = replace(confidence, normalize=True).estimate(
-        jax.random.key(0), ENCODER, ENCODER.encode(params), users, items
-    )
+    relative = estimated(replace(confidence, normalize=True), log, params)
     np.testing.assert_allclose(relative, want / np.mean(want), rtol=1e-4)
 
 
 def test_the_law_is_read_off_the_interactions(data):
     """Users 0 to 2 score low, the others high: half of the sample lies below each gap."""
     _, log = data
-    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
     params = {
         "users": jnp.where(jnp.arange(N_USERS)[:, None] < 3, -1.0, 1.0) * jnp.ones((1, DIM)),
         "items": jnp.ones((N_ITEMS, DIM)),
@@ -149,7 +156,7 @@ def test_the_law_is_read_off_the_interactions(data):
         confidence = ConfidenceEM(
             prior, stats.SmoothedEmpirical(0.1), rule="posterior", n_sample=n_sample
         )
-        got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
+        got = estimated(confidence, log, params)
         # In the middle of each half: F is 1/4 and 3/4, and so is the posterior.
         tolerance = 0.01 if n_sample == 24 else 0.3
         np.testing.assert_allclose(got, np.where(log.users < 3, 0.5, 1.5), atol=tolerance)
@@ -163,17 +170,15 @@ def test_posteriors_add_up_to_the_prior(data, prior):
     confidence = ConfidenceEM(
         jnp.full(N_ITEMS, prior), stats.SmoothedEmpirical(0.05), rule="posterior", normalize=False
     )
-    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
-    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
+    got = estimated(confidence, log, params)
     assert abs(np.mean(got) - prior) < 0.02
 
 
 def test_nothing_credible_is_as_good_as_everything(data):
     _, log = data
     params = jax.tree.map(lambda x: 1e4 + x, first_params())
-    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
     confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), LAW, rule="density")
-    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
+    got = estimated(confidence, log, params)
     np.testing.assert_array_equal(got, np.ones(24))
 
 
@@ -191,7 +196,8 @@ def test_a_law_in_closed_form_is_held_against_the_scores(data):
     def leaves(distribution, rule="density"):
         confidence = ConfidenceEM(prior, distribution, rule=rule, n_sample=4000)
         tables = Tables(params["users"], params["items"])
-        return float(confidence.lack_of_fit(jax.random.key(1), large, tables, users, items))
+        lack = jax.jit(partial(confidence.lack_of_fit, jax.random.key(1), large))
+        return float(lack(tables, users, items))
 
     assert leaves(stats.VarianceGamma(8, 0.3)) < 0.05
     assert leaves(stats.VarianceGamma(8, 0.01)) > 0.3
@@ -330,7 +336,7 @@ def test_the_confidence_in_use_is_given_back(quick, confidence):
 
 def test_runs_together_are_the_runs_alone_also_resumed(quick, confidence, tmp_path):
     """The confidence in use was computed before the interruption; the second run has ended."""
-    run = functools.partial(fit, split().train, confidence=confidence, **quick.keywords)
+    run = partial(fit, split().train, confidence=confidence, **quick.keywords)
     path, both = tmp_path / "state.npz", {"seeds": [0, 1], "epochs": [6, 2]}
     together = run(**both)
     assert np.abs(together.confidence - 1).max() > 0.01
