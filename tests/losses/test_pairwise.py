@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.compare import same
+from _helpers.programs import jitted
 from _helpers.refusals import raises
 
 from crl_jax import losses
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
+quick = jitted(losses)
 
 
 @cache
@@ -47,14 +49,14 @@ def test_floor(floor):
     np.testing.assert_allclose(value, want, rtol=1e-6)
     assert all((g == 0).all() for g in slopes)
     if floor == 1:
-        slope = jax.grad(lambda floor: loss(pos, neg, floor=floor))(0.5)
+        slope = jax.jit(jax.grad(lambda floor: loss(pos, neg, floor=floor)))(0.5)
         np.testing.assert_allclose(slope, -1 / 0.5, rtol=1e-6)
 
 
 def test_a_single_column_of_positives_has_no_extra():
     pos, neg = jnp.array([0.3, -1.0]), jnp.array([[0.1, 2.0, -1.0], [0.0, 0.5, 1.0]])
-    got = losses.debiased_pairwise(pos[:, None], neg, tau_plus=0.1)
-    assert got == losses.debiased_pairwise(pos, neg, tau_plus=0.1)
+    got = quick.debiased_pairwise(pos[:, None], neg, tau_plus=0.1)
+    assert got == quick.debiased_pairwise(pos, neg, tau_plus=0.1)
 
 
 def test_the_plain_losses_take_one_positive():
@@ -66,8 +68,8 @@ def test_the_plain_losses_take_one_positive():
 def test_an_anchor_without_a_group_speaks_for_itself(pos, neg):
     group = jnp.full((6, 3), jnp.nan)
     gone = jnp.zeros((6, 3), bool)
-    same(losses.gbpr(pos, neg, group=group, where_group=gone, rho=0.4), losses.bpr(pos, neg))
-    same(losses.gbpr(pos, neg, group=group[:, :0], rho=0.4), losses.bpr(pos, neg))
+    same(quick.gbpr(pos, neg, group=group, where_group=gone, rho=0.4), quick.bpr(pos, neg))
+    same(quick.gbpr(pos, neg, group=group[:, :0], rho=0.4), quick.bpr(pos, neg))
 
 
 def test_mpr_takes_one_positive_or_three(pos, neg):

@@ -9,7 +9,7 @@ import pytest
 import scipy.integrate
 import scipy.special
 import scipy.stats
-from _helpers.programs import counted
+from _helpers.programs import counted, jitted
 from _helpers.refusals import raises
 from jax.test_util import check_grads
 
@@ -17,6 +17,8 @@ from crl_jax import stats, weights
 from crl_jax.data import Interactions
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
+quick = jitted(weights)
+smoothed = jax.jit(stats.SmoothedEmpirical().fit)
 
 RULES = [weights.confidence_density, weights.confidence_posterior]
 
@@ -40,11 +42,11 @@ def test_confidence_is_twice_cdf_times_density_times_prior(dim, scale):
     prior = np.linspace(0, 1, 9)
     below = np.array([cdf(value, dim, scale) for value in x])
     distribution = stats.VarianceGamma(dim, scale)
-    got = weights.confidence_density(
+    got = quick.confidence_density(
         jnp.asarray(x), prior=jnp.asarray(prior), distribution=distribution
     )
     np.testing.assert_allclose(got, 2 * below * density(x, dim, scale) * prior, rtol=2e-5)
-    posterior = weights.confidence_posterior(
+    posterior = quick.confidence_posterior(
         jnp.asarray(x), prior=jnp.asarray(prior), distribution=distribution
     )
     want = below * prior / (below * prior + (1 - below) * (1 - prior))
@@ -67,7 +69,7 @@ def test_equally_popular_items_are_equally_credible():
 
 LAWS = {
     "known": cache(lambda: stats.VarianceGamma(27, 0.6)),
-    "read off": cache(lambda: stats.SmoothedEmpirical().fit(jnp.linspace(-1.0, 1.0, 99))),
+    "read off": cache(lambda: smoothed(np.linspace(-1.0, 1.0, 99, dtype=np.float32))),
 }
 
 
@@ -96,14 +98,14 @@ def test_extreme_scores_give_finite_weights(rule, dtype, distribution):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("distribution", LAWS)
 def test_a_score_that_is_nan_is_seen(rule, distribution):
-    got = rule(jnp.array([0.1, jnp.nan]), prior=0.5, distribution=LAWS[distribution]())
+    got = jax.jit(rule)(jnp.array([0.1, jnp.nan]), prior=0.5, distribution=LAWS[distribution]())
     np.testing.assert_array_equal(np.isnan(got), [False, True])
 
 
 def test_posterior_is_a_half_where_score_and_prior_exclude_each_other():
-    distribution = stats.SmoothedEmpirical().fit(jnp.linspace(-1.0, 1.0, 99))
+    distribution = smoothed(np.linspace(-1.0, 1.0, 99, dtype=np.float32))
     far = jnp.array([-9.0, 9.0])
-    got = weights.confidence_posterior(far, prior=jnp.array([1.0, 0.0]), distribution=distribution)
+    got = quick.confidence_posterior(far, prior=jnp.array([1.0, 0.0]), distribution=distribution)
     np.testing.assert_array_equal(got, [0.5, 0.5])
 
 
