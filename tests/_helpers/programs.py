@@ -23,10 +23,9 @@ def apply(network, params, rest, *args, train=False, method="__call__"):
     return network.apply(params, rest, *args, train=train, method=method)
 
 
-@partial(jax.jit, static_argnums=0)
 def initial(network, seed=0):
     """Initial variables of a network."""
-    return network.init(jax.random.key(seed))
+    return jax.jit(network.init)(jax.random.key(seed))
 
 
 def in_one(function, *args, **kwargs):

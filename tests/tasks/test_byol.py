@@ -35,7 +35,7 @@ def test_a_step_is_that_of_the_formulas():
     """Two steps of gradient descent: the second has a target that differs from the network."""
     task = BYOL(LINEAR, jitter, SQUARE, momentum=0.75)
     optimizer = Optimizer(0.5, rule=train.sgd_l2)
-    state = in_one(lambda: train.initial_state(task, optimizer, 0))
+    state = in_one(lambda seed: train.initial_state(task, optimizer, seed), 0)
     w, q = (
         np.asarray(state.params[name]["linear"]["kernel"], np.float64)
         for name in ("network", "predictor")
