@@ -109,7 +109,6 @@ def matrices_of(encoder, key):
     "settings",
     [
         {"node_dropout": 0.2, "renormalize": True},
-        {"edge_dropout": 0.2, "renormalize": True},
         {"edge_dropout": 0.2, "node_dropout": 0.1},
     ],
     ids=str,

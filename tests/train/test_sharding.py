@@ -17,7 +17,7 @@ from crl_jax import losses, metrics, models, samplers, stats, tasks, train
 from crl_jax.data import simulate, with_validation
 from crl_jax.train import _fit
 
-pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "narrow_blocks")
 
 # Many items: weights by rank are discontinuous at equal scores, and an item that is sampled
 # twice for an anchor may get two scores that differ by rounding.
@@ -50,14 +50,13 @@ def mesh_of(**axes):
 
 
 LAYOUTS = {
-    "by examples": mesh_of(data=8),
     "by examples and rows": mesh_of(data=2, table=4),
     "by rows": mesh_of(data=1, table=8),
 }
 
 
 def trained(setting, mesh=None, **more):
-    settings = {"batch_size": 64, "epochs": 2, "learning_rate": 1e-2, **setting, **more}
+    settings = {"batch_size": 64, "epochs": 1, "learning_rate": 1e-2, **setting, **more}
     return fit(SPLIT.train, mesh=mesh, **settings)
 
 
@@ -158,23 +157,23 @@ def test_steps_by_rows_send_what_a_batch_reads(unchecked):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("kind", "name", "first", "second"),
     [
-        (train.SharedCheckpoint, "bpr"),
-        (train.Checkpoint, "adagrad by rows, scores of candidates"),
+        (train.SharedCheckpoint, "bpr", LAYOUTS["by rows"], LAYOUTS["by examples and rows"]),
+        (
+            train.Checkpoint, "adagrad by rows, scores of candidates",
+            LAYOUTS["by examples and rows"], None,
+        ),
     ],
-)
-def test_a_run_goes_on_with_other_devices(kind, name, tmp_path):
-    """Starts row-wise on 8 devices, continues with 2 x 4 and ends on one."""
-    whole = trained(SETTINGS[name], epochs=6)
-    for stop_at, mesh in ((2, LAYOUTS["by rows"]), (4, LAYOUTS["by examples and rows"]), (6, None)):
-        hooks = [kind(tmp_path / "state", 0.0), StopAt(stop_at)]
-        try:
-            last = trained(SETTINGS[name], mesh, epochs=6, hooks=hooks)
-        except Stopped:
-            continue
+)  # fmt: skip
+def test_a_run_goes_on_with_other_devices(kind, name, first, second, tmp_path):
+    whole = trained(SETTINGS[name], epochs=2)
+    hooks = [kind(tmp_path / "state", 0.0)]
+    with pytest.raises(Stopped):
+        trained(SETTINGS[name], first, epochs=2, hooks=[*hooks, StopAt(1)])
+    last = trained(SETTINGS[name], second, epochs=2, hooks=hooks)
     assert_same(last, whole)
-    assert [entry["epoch"] for entry in last.history] == [1, 2, 3, 4, 5, 6]
+    assert [entry["epoch"] for entry in last.history] == [1, 2]
 
 
 def test_a_shared_checkpoint_that_is_damaged_or_of_another_training_is_refused(tmp_path):
@@ -210,13 +209,11 @@ class StopAt(train.Callback):
         self.epoch = epoch
 
     def on_report(self, loop):
-        if loop.epoch == self.epoch < 6:
+        if loop.epoch == self.epoch:
             raise Stopped
 
 
-@pytest.mark.parametrize(
-    ("layout", "k"), [("by examples", 1), ("by examples and rows", 20), ("by rows", 50)]
-)
+@pytest.mark.parametrize(("layout", "k"), [("by examples and rows", 20), ("by rows", 50)])
 def test_rankings_do_not_depend_on_the_devices(layout, k):
     """Bit for bit, with ties across shard boundaries, and users with hardly any items left."""
     mesh = LAYOUTS[layout]
