@@ -199,16 +199,15 @@ def test_agrees_with_ranx_and_scikit_learn(case):
     np.testing.assert_allclose(got["auc"], aucs, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("n_items", "sizes"), [(90, (1, 64)), (4500, (7, 1000))])
 @pytest.mark.usefixtures("all_optimisations")
-def test_values_do_not_depend_on_the_block_size(n_items, sizes):
-    known, wanted, _ = random_case(2, n_users=203, n_items=n_items)
-    params = random_factors(0, 203, n_items, width=64)
+def test_values_do_not_depend_on_the_block_size():
+    known, wanted, _ = random_case(2, n_users=203, n_items=4500)
+    params = random_factors(0, 203, 4500, width=64)
     small, large = (
         evaluate(
             factors, params, eval_layout(Csr.of(known), Csr.of(wanted), block_size=size), ks=(5, 20)
         )
-        for size in sizes
+        for size in (1, 1000)
     )
     jax.tree.map(np.testing.assert_array_equal, small, large)
 
@@ -249,7 +248,7 @@ def test_a_masked_nan_is_not_read_and_another_is_not_hidden(case):
 
 def test_vmap_over_models_equals_one_by_one(case):
     params = random_factors(1, *case.known.shape, models=(3,))
-    got = jax.vmap(lambda p: evaluate(factors, p, case.plan))(params)
+    got = jax.jit(jax.vmap(lambda p: evaluate(factors, p, case.plan)))(params)
     for model in range(3):
         want = evaluate(factors, jax.tree.map(lambda x, m=model: x[m], params), case.plan)
         jax.tree.map(
@@ -374,18 +373,17 @@ def test_errors_say_what_is_wrong():
 
 
 def test_lists_made_elsewhere_get_the_metrics_of_evaluate(case):
-    ks = (3, 10)
-    want = evaluate(table, jnp.asarray(case.scores), case.plan, ks=ks, auc=False)
+    want = evaluate(table, jnp.asarray(case.scores), case.plan)
     users = np.asarray(case.plan.users)
-    lists, _ = recommend(table, jnp.asarray(case.scores), users, Csr.of(case.known), k=10)
-    got = evaluate_lists(lists, case.plan, ks=ks)
-    assert got.keys() == want.keys()
-    for name, values in want.items():
-        np.testing.assert_array_equal(got[name], values)
-    short = evaluate_lists(np.asarray(lists)[:, :3], case.plan, ks=10)  # shorter than the cutoff
-    np.testing.assert_array_equal(
-        np.float32(10) * short["precision@10"], np.round(3 * want["precision@3"])
-    )
+    lists, _ = recommend(table, jnp.asarray(case.scores), users, Csr.of(case.known), k=20)
+    got = evaluate_lists(lists, case.plan)
+    assert got.keys() == want.keys() - {"auc"}
+    for name, values in got.items():
+        np.testing.assert_array_equal(values, want[name])
+    first = np.asarray(lists)[:, :5]
+    short = evaluate_lists(first, case.plan, ks=20)  # shorter than the cutoff
+    hits = 5 * evaluate_lists(first, case.plan, ks=5)["precision@5"]
+    np.testing.assert_array_equal(np.float32(20) * short["precision@20"], np.round(hits))
 
 
 def test_lists_that_are_no_lists_of_items_are_refused(case):
