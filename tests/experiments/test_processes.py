@@ -11,7 +11,7 @@ from _helpers.commands import one_line
 from _helpers.jobs import free_port, start
 from _helpers.studies import files_of, history, read
 
-from experiments import graphs, recommend
+from experiments import _processes, graphs, recommend
 from experiments._processes import join
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -116,7 +116,37 @@ def test_a_cluster_is_detected(monkeypatch):
         monkeypatch.setenv(f"JAX_{name}", value)
     join("auto")
     launched = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1}
-    assert given == [{}, launched]
+    limit = {"initialization_timeout": 2 * _processes._PATIENCE}
+    assert given == [limit, launched | limit]
+
+
+def test_a_process_without_its_partner_ends_in_one_line():
+    script = "from experiments import _processes; _processes._PATIENCE = 1; _processes.join({!r})"
+    spec = f"1/2@localhost:{free_port()}"
+    (job,) = start([["-c", script.format(spec)]])
+    _, said = job.communicate(timeout=120)
+    others = f"the other processes of --processes {spec}, which meet at {spec.partition('@')[2]}"
+    assert said.splitlines()[0] == f"waiting for {others}"
+    assert said.splitlines()[-1] == f"error: {others}, did not all start within 1 seconds."
+    assert job.returncode == 1
+
+
+@pytest.mark.parametrize("longer", ["", "a much longer path"])
+def test_processes_with_other_flags_are_refused(monkeypatch, longer):
+    def gather(own):
+        """Returns the array of this process, and that of one with another seed."""
+        other = json.dumps({"protocol": {"seed": 1}, "source": {"data": "log" + longer}}).encode()
+        if own.dtype == np.int32:
+            return np.array([own, len(other)])
+        return np.stack([own, np.frombuffer(other.ljust(len(own)), np.uint8)])
+
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    monkeypatch.setattr("jax.experimental.multihost_utils.process_allgather", gather)
+    same = {"protocol": {"seed": 1}, "source": {"data": "log" + longer}}
+    _processes.check_same(same)
+    message = "need the same flags and data, but seed is 0 in process 0 and 1 in process 1"
+    with pytest.raises(ValueError, match=message):
+        _processes.check_same(same | {"protocol": {"seed": 0}})
 
 
 @pytest.mark.parametrize("spec", ["2", "2/2@localhost:1234", "0/2@localhost", "all"])
