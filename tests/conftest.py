@@ -51,6 +51,8 @@ for _number, _handler in (
 # that reads an entry before another has written it recompiles.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["PJRT_NPROC"] = "1"  # one thread per worker is enough for this number of workers
+elif "CRL_JAX_TEST_CACHE" in os.environ:  # kept for the next run
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["CRL_JAX_TEST_CACHE"]
 else:
     _cache = tempfile.TemporaryDirectory(prefix="crl_jax_compiled_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name

@@ -112,6 +112,7 @@ def trace_epoch(task, source, optimizer, config):
     jax.eval_shape(epoch, 0)
 
 
+@pytest.mark.slow
 @each_package
 def test_examples_of_a_package_run(package, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -267,6 +267,7 @@ def test_rows_that_are_wrong_are_refused(wrong, few_rows):
         rows.check(100, {rows.DENSE: right, rows.ADAM: off})
 
 
+@pytest.mark.slow
 def test_stages_of_scale_follow_each_other(monkeypatch, tmp_path, standard_promotion):
     monkeypatch.setattr(scale, "in_process", lambda stage, *args: stage(*args))
     monkeypatch.setattr(_report.importlib.metadata, "version", lambda _: "1.2.3")

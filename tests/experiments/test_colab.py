@@ -100,6 +100,7 @@ def test_pages_that_it_names_are_there(notebook):
     assert [page for page in pages if not (NOTEBOOK.parents[1] / page).exists()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compiles")
 def test_all_of_it_runs_and_each_figure_is_drawn(notebook, tmp_path):
     done = subprocess.run(

@@ -88,6 +88,7 @@ def test_more_noise_than_free_pairs_is_refused(world):
         with_noise(world, 100.0)
 
 
+@pytest.mark.slow
 def test_the_confidence_is_evaluated_by_the_ratings(run, out, world, monkeypatch):
     monkeypatch.setattr(chapter_3, "ESTIMATES", ("prior", "bprac"))
     code, printed = run("table-3.2", *SHORT, "--dataset", "ml-100k")
@@ -146,6 +147,7 @@ def test_an_ablation_on_several_splits(run, out):
     assert "2 splits of 2 seeds each" in (out / "table-3.3-ablation-2-splits.md").read_text()
 
 
+@pytest.mark.slow
 def test_methods_search_their_own_hyperparameter(run, out):
     flags = ("--setting", "minibatch", "--seeds", "1", "--epochs", "5")
     assert run("table-3.3", *flags, "--methods", "truncated bce")[0] == 0
@@ -180,6 +182,7 @@ def test_score_distributions_are_densities(run, out, target):
     assert (out / f"{target}.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_noise_and_convergence_are_drawn_with_their_data(run, out, monkeypatch):
     monkeypatch.setattr(chapter_3, "NOISE_RATES", (0.0, 0.3))
     monkeypatch.setattr(chapter_3, "ROBUST", ("bprac",))

@@ -51,6 +51,7 @@ PICTURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODALITIES)
 def test_a_killed_run_resumes_to_the_same_bits(
     name, texts, pictures, sizes, tmp_path, monkeypatch

@@ -17,6 +17,7 @@ def scores(folder):
     return json.loads((folder / "metrics.json").read_text())["ndcg@20"]
 
 
+@pytest.mark.slow
 def test_a_mesh_gives_the_result_of_one_device_and_can_change(ratings, tmp_path, capsys):
     """A finished run that lacks its metrics resumes from its last checkpoint to evaluate again."""
     flags, out = ["--data", str(ratings), *SHORT, "--final-training", "train"], tmp_path / "eight"

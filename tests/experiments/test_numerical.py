@@ -312,6 +312,7 @@ def finished(tmp_path_factory):
     return out, screen.getvalue()
 
 
+@pytest.mark.slow
 def test_a_run_leaves_figures_numbers_and_tables(finished):
     out, screen = finished
     for name in FIGURES:

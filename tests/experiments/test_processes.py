@@ -56,6 +56,7 @@ def check_job(ended, mesh):
     assert "loss" not in said[1][0]  # the second prints nothing but library output
 
 
+@pytest.mark.slow
 def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
     """The result equals that of one process, and is restored on another mesh."""
     flags = ["--data", str(ratings), *shlex.split(
@@ -79,6 +80,7 @@ def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
     assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_train_on_graphs_as_one_device_does(tmp_path):
     rng, path = np.random.default_rng(0), tmp_path / "rings.txt"
     lines = ["32"]

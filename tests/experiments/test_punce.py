@@ -94,6 +94,7 @@ def test_methods_are_compared_in_pairs_of_seeds():
     assert adjusted == pytest.approx(min(1, 15 * plain))  # Holm's factor for the smallest p-value
 
 
+@pytest.mark.slow
 def test_a_training_gives_features_of_all_images(digits):
     few = digits._replace(
         images=digits.images[:200], even=digits.even[:200], test_images=digits.test_images[:7]

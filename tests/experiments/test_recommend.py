@@ -101,6 +101,7 @@ TOGETHER = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The distribution of")
 @pytest.mark.parametrize("name", TOGETHER)
 def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_path):

@@ -129,6 +129,7 @@ def test_the_hyperparameters_of_dpl_are_drawn(run, dataset_folder, tmp_path, pre
     assert len(set(tuned)) == 1
 
 
+@pytest.mark.slow
 def test_a_graph_encoder_trains_on_a_large_dataset(run, tmp_path):
     """Uses a real search, run by run; also that of the other encoders is checked by its values."""
     flags = ("--datasets", "gowalla", "--encoders", "lightgcn", "--methods", "dpl")
@@ -304,6 +305,7 @@ def test_only_changed_settings_are_part_of_the_key(worlds):
     assert store.changed_settings(other, world) == store.changed_settings(longer, world)
 
 
+@pytest.mark.slow
 def test_a_sequential_search_matches_a_parallel_one_and_resumes_after_a_kill(worlds, tmp_path):
     """Its first point diverges and is skipped."""
     (world,) = worlds("ml-100k")

@@ -92,6 +92,7 @@ def test_a_table_compares_seeds_and_images_and_shares_its_trainings(sets, tmp_pa
     assert {path.suffix for path in (out / "runs").iterdir()} == {".json"}
 
 
+@pytest.mark.slow
 def test_a_loss_is_trained_and_evaluated(sets, tmp_path, monkeypatch):
     monkeypatch.setattr(images, "measure", lambda *_: (7.0, 2.0))
     flags = ["--data", str(sets), "--scale", "small", "--epochs", "2", "--seeds", "1"]

@@ -47,7 +47,14 @@ pytestmark = pytest.mark.usefixtures(
     "standard_promotion", "quick_compiles", "pixel_encoder", "first_features"
 )
 images, graphs, text, pairs = (of.module for of in MODALITIES.values())
-of_each = pytest.mark.parametrize("of", MODALITIES.values(), ids=MODALITIES)
+# The commands share their code: the run of one of them takes part in every test run.
+of_each = pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(of, marks=[] if name == "images" else pytest.mark.slow, id=name)
+        for name, of in MODALITIES.items()
+    ],
+)
 
 
 @dataclass(frozen=True)
@@ -129,11 +136,15 @@ def test_points_and_seeds_share_programs(of, finished):
 @pytest.mark.parametrize(
     ("of", "stage", "rest"),
     [
-        *((MODALITIES[name], "final-0", [2, 1, 2]) for name in ("images", "graphs", "pairs")),
-        (MODALITIES["text"], "final-0-pre", [2, 1, 2, 3, 1, 2, 1, 2, 3]),
-        (MODALITIES["text"], "final-0-fine", [2, 3, 1, 2, 1, 2, 3]),
+        pytest.param(MODALITIES[name], stage, rest, marks=marks, id=id)
+        for name, stage, rest, marks, id in (
+            ("images", "final-0", [2, 1, 2], [], "images"),
+            ("graphs", "final-0", [2, 1, 2], pytest.mark.slow, "graphs"),
+            ("pairs", "final-0", [2, 1, 2], pytest.mark.slow, "pairs"),
+            ("text", "final-0-pre", [2, 1, 2, 3, 1, 2, 1, 2, 3], pytest.mark.slow, "pre-training"),
+            ("text", "final-0-fine", [2, 3, 1, 2, 1, 2, 3], pytest.mark.slow, "fine-tuning"),
+        )
     ],
-    ids=["images", "graphs", "pairs", "pre-training", "fine-tuning"],
 )
 def test_a_killed_run_goes_on_to_the_same_bits(of, stage, rest, finished, tmp_path, monkeypatch):
     """The run is killed after the first epoch of a stage of its first final training."""
@@ -160,6 +171,7 @@ OF_PHOTOS = shlex.split("--width 4 --head 16 8 --batch-size 20 --epochs 2")
 OF_LINES = [*TEXT_FLAGS.split(), "--method", "dropout", "--fine-tune-epochs", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default:.*are in no class folder")
 def test_images_without_labels(photos, tmp_path, capsys):
     folder, out = tmp_path / "run", tmp_path / "features.npz"
@@ -195,6 +207,7 @@ def check_unlabelled_file(stored):
     assert not len(stored["classes"])
 
 
+@pytest.mark.slow
 def test_texts_without_labels(texts, tmp_path, capsys):
     folder = tmp_path / "run"
     files = ["--data", str(texts / "sentences.txt"), "--pairs", str(texts / "pairs.txt")]

@@ -93,6 +93,7 @@ def test_all_methods_start_from_the_same_encoder(texts):
     assert config.training.fine_tune_lr == 5e-5
 
 
+@pytest.mark.slow
 def test_what_was_pre_trained_is_fine_tuned(texts, tmp_path, monkeypatch):
     seen = []
     classification = tasks.Classification

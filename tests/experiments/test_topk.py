@@ -157,6 +157,7 @@ def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[mode
     return [fitted.tables(i) for i in (0, 1)]
 
 
+@pytest.mark.slow
 def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use, problem, tmp_path):
     want = from_everything(problem, for_use.choice.epochs)
     jax.tree.map(np.testing.assert_array_equal, for_use.tables, want)

@@ -36,6 +36,7 @@ def run(ratings, tmp_path, capsys):
     return run_with
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 def test_rows_and_tables_come_to_the_same(run):
     said, chosen, by_rows = run()

@@ -301,6 +301,7 @@ def test_a_ranking_is_trained_as_with_whole_tables(standard_promotion):
         np.testing.assert_allclose(mine["valid_ndcg@20"], theirs["valid_ndcg@20"], atol=5e-3)
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path, standard_promotion):
     run = partial(fit, split().train, by_rows=True, l2_target="rows", batch_size=100, epochs=5)
 

@@ -156,6 +156,7 @@ def test_steps_by_rows_send_what_a_batch_reads(unchecked):
     assert max(np.prod(shape) for shape in sent if shape[-2:] not in of_validation) <= 2 * 64 * 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "first", "second"),
     [
@@ -188,6 +189,7 @@ def test_a_shared_checkpoint_that_is_damaged_or_of_another_training_is_refused(t
         trained({}, hooks=hooks)
 
 
+@pytest.mark.slow
 def test_each_process_reads_its_own_part():
     """The second has fewer batches than the first: its slots in the last ones are masked."""
     port = str(jobs.free_port())
