@@ -1,0 +1,95 @@
+"""Base class of the baselines: models of a user's history that are fitted in closed form."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32, Int
+from scipy import sparse
+
+from .._hyperparams import check_fields
+from ..data import Interactions
+
+Histories = sparse.csr_array
+"""Binary rows of users, float32 ``[n, n_items]``: 1 for each item of the history."""
+
+
+@dataclass(frozen=True)
+class Baseline(ABC):
+    """Recommender without gradient descent, as a frozen dataclass of its hyper-parameters.
+
+    Raises:
+      ValueError: If a hyper-parameter is out of range.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @abstractmethod
+    def fit(self, train: Interactions) -> "FittedBaseline":
+        """Fits the model to interactions, on the host.
+
+        Raises:
+          ValueError: If the data are empty, or too large for the model.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class FittedBaseline:
+    """Fitted baseline, and a ``score_fn`` of :func:`crl_jax.metrics.evaluate`.
+
+    As a score function it ignores its first argument, for which None may be passed. It computes on
+    the host, by a callback; a mesh of several devices is not supported.
+
+    Attributes:
+      train: The interactions that it was fitted to.
+      score_histories: Returns the scores of all items for histories, float32 ``[n, n_items]``.
+    """
+
+    train: Interactions
+    score_histories: Callable[[Histories], Float32[np.ndarray, "n n_items"]]
+
+    def scores(self, users: Any) -> Float32[np.ndarray, "n n_items"]:
+        """Returns the scores of all items for the users of these indices."""
+        return self.score_histories(self._histories[np.asarray(users)])
+
+    def __call__(self, params: Any, users: Int[Array, " n"], /) -> Float[Array, "n n_items"]:
+        """Returns :meth:`scores` inside compiled programs."""
+        del params
+        shape = jax.ShapeDtypeStruct((*users.shape, self.train.n_items), jnp.float32)
+        return jax.pure_callback(self.scores, shape, users, vmap_method="sequential")
+
+    @cached_property
+    def _histories(self) -> Histories:
+        return histories(self.train)
+
+
+def histories(train: Interactions) -> Histories:
+    """Returns the histories of all users, float32 ``[n_users, n_items]``.
+
+    Raises:
+      ValueError: If there are no interactions.
+    """
+    if not len(train):
+        raise ValueError("`train` must have an interaction, got none.")
+    ones = np.ones(len(train), np.float32)
+    shape = train.n_users, train.n_items
+    return sparse.csr_array((ones, train.items, train.indptr), shape=shape)
+
+
+def normalized(rows: Histories) -> Histories:
+    r"""Returns :math:`D_U^{-1/2} R D_I^{-1/2}` with the degrees of users and items."""
+    users, items = (np.maximum(np.asarray(rows.sum(axis=axis)), 1) for axis in (1, 0))
+    scaled = sparse.diags_array(users**-0.5) @ rows @ sparse.diags_array(items**-0.5)
+    return scaled.tocsr().astype(np.float32)
+
+
+def dense(scores: Any) -> Float32[np.ndarray, "n n_items"]:
+    """Returns sparse or dense scores as a contiguous float32 array."""
+    array = scores.toarray() if sparse.issparse(scores) else np.asarray(scores)
+    return np.ascontiguousarray(array, np.float32)

@@ -1,0 +1,228 @@
+"""Baselines against definitions written with dense float64 matrices and loops."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.interpolate import BarycentricInterpolator
+from scipy.special import xlogy
+
+from crl_jax import baselines, metrics
+from crl_jax.baselines import EASE, GFCF, IALS, ChebyCF, ItemKNN, Popularity, RP3beta, _ease
+from crl_jax.data import Interactions
+
+SMALL = (
+    Popularity(),
+    ItemKNN(n_neighbours=4, shrinkage=3.0, power=0.4),
+    RP3beta(n_neighbours=5, alpha=1.3, beta=0.6),
+    EASE(l2=7.0),
+    IALS(dim=3, n_sweeps=3, l2=0.02, l2_power=0.5),
+    GFCF(rank=4, weight=0.5),
+    ChebyCF(order=5, flatness=1.3, rank=4, weight=0.4, power=0.3),
+)
+
+
+def log_of(n_users, n_items, seed=0):
+    """Returns random interactions, and their dense matrix; the last user and item have none."""
+    dense = np.random.default_rng(seed).random((n_users, n_items)) < 0.3
+    dense[-1], dense[:, -1] = False, False
+    users, items = np.nonzero(dense)
+    log = Interactions.from_arrays(
+        users, items, user_ids=np.arange(n_users), item_ids=np.arange(n_items)
+    )
+    return log, dense.astype(float)
+
+
+def inverse_of(counts, power):
+    return np.where(counts > 0, np.maximum(counts, 1.0) ** -power, 0)
+
+
+def neighbours(x, of):
+    n_items, counts = x.shape[1], x.sum(axis=0)
+    weights = np.zeros((n_items, n_items))
+    for j in range(n_items):
+        similarity = np.array([
+            0 if i == j else (x[:, i] * x[:, j]).sum()
+            / ((max(counts[i], 1) * max(counts[j], 1)) ** of.power + of.shrinkage)
+            for i in range(n_items)
+        ])  # fmt: skip
+        for i in sorted(range(n_items), key=lambda i: -similarity[i])[: of.n_neighbours]:
+            weights[i, j] = similarity[i]
+    return x @ weights
+
+
+def walks(x, of):
+    counts, degrees = x.sum(axis=0), x.sum(axis=1)
+    n_items = len(counts)
+    weights = np.zeros((n_items, n_items))
+    for i in range(n_items):
+        row = np.zeros(n_items)
+        for j in range(n_items):
+            if i != j:
+                both = [v for v in range(len(x)) if x[v, i] and x[v, j]]
+                row[j] = sum(counts[i] ** -of.alpha * degrees[v] ** -of.alpha for v in both)
+                row[j] /= max(counts[j], 1) ** of.beta
+        for j in sorted(range(n_items), key=lambda j: -row[j])[: of.n_neighbours]:
+            weights[i, j] = row[j]
+    return x @ weights
+
+
+def regressions(x, of):
+    """Ridge regression of each item on all others."""
+    weights = np.zeros((x.shape[1], x.shape[1]))
+    for j in range(x.shape[1]):
+        others = np.arange(x.shape[1]) != j
+        rest = x[:, others]
+        gram = rest.T @ rest + of.l2 * np.eye(rest.shape[1])
+        weights[others, j] = np.linalg.solve(gram, rest.T @ x[:, j])
+    return x @ weights
+
+
+def alternating(x, of):
+    def solve(x, fixed):
+        found = []
+        for row in x:
+            penalty = of.l2 * (row.sum() + of.unobserved_weight * len(row)) ** of.l2_power
+            weight = np.diag(row + of.unobserved_weight)
+            left = fixed.T @ weight @ fixed + penalty * np.eye(of.dim)
+            found.append(np.linalg.solve(left, fixed.T @ row))
+        return np.array(found)
+
+    users = np.random.default_rng(of.seed).normal(size=(len(x), of.dim))
+    users *= of.init_std / of.dim**0.5
+    for _ in range(of.n_sweeps):
+        items = solve(x.T, users)
+        users = solve(x, items)
+    return users @ items.T
+
+
+def normalized(x):
+    users, items = x.sum(axis=1), x.sum(axis=0)
+    return inverse_of(users, 0.5)[:, None] * x * inverse_of(items, 0.5)
+
+
+def filtered(x, of):
+    graph, degree = normalized(x), x.sum(axis=0)
+    right = np.linalg.svd(graph)[2][: of.rank].T
+    ideal = (x * inverse_of(degree, 0.5)) @ right @ right.T * degree**0.5
+    return x @ graph.T @ graph + of.weight * ideal
+
+
+def interpolated(x, of):
+    graph, degree = normalized(x), x.sum(axis=0)
+    right = np.linalg.svd(graph)[2][: of.rank].T
+    values, axes = np.linalg.eigh(np.eye(x.shape[1]) - 2 * graph.T @ graph)
+    nodes = np.cos((2 * np.arange(of.order + 1) + 1) / (2 * of.order + 2) * np.pi)
+    plateau = np.where(
+        nodes < 0,
+        0.5 + 0.5 * np.abs(nodes) ** of.flatness,
+        0.5 - 0.5 * np.abs(nodes) ** of.flatness,
+    )
+    response = BarycentricInterpolator(nodes, plateau)(values)
+    kernel = axes * response @ axes.T + of.weight * right @ right.T
+    return (x * inverse_of(degree, of.power)) @ kernel * degree**of.power
+
+
+REFERENCES = {
+    Popularity: lambda x, of: np.tile(x.sum(axis=0), (len(x), 1)),
+    ItemKNN: neighbours, RP3beta: walks, EASE: regressions, IALS: alternating, GFCF: filtered,
+    ChebyCF: interpolated,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(15, 9), (8, 14)], ids=["more users", "more items"])
+@pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
+def test_scores_equal_the_definition(of, sizes):
+    """An item without interactions may score anything equal for all: it is never recommended."""
+    log, x = log_of(*sizes)
+    got = of.fit(log).scores(np.arange(len(x)))
+    assert got.dtype == np.float32
+    want = REFERENCES[type(of)](x, of)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_every_baseline_is_compared():
+    exported = {of for of in vars(baselines).values() if isinstance(of, type)}
+    assert exported - {baselines.Baseline, baselines.FittedBaseline} == {type(of) for of in SMALL}
+    assert set(REFERENCES) == {type(of) for of in SMALL}
+
+
+@pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
+def test_evaluation_ranks_these_scores(of):
+    whole, x = log_of(30, 12, seed=1)
+    held_out = np.arange(len(whole)) % 3 == 0
+    log, test = whole.select(~held_out), whole.select(held_out)
+    layout = metrics.eval_layout(log, test)
+    fitted = of.fit(log)
+    table = jnp.asarray(fitted.scores(np.arange(len(x))))
+    found = metrics.evaluate(fitted, None, layout, ks=5)
+    want = metrics.evaluate(lambda scores, users: scores[users], table, layout, ks=5)
+    for name, values in want.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("sizes", [(15, 9), (8, 14)], ids=["by items", "by users"])
+def test_large_matrices_are_inverted_in_float32(sizes, monkeypatch):
+    log, x = log_of(*sizes)
+    monkeypatch.setattr(_ease, "_EXACT_SIDE", 2)
+    got = EASE(l2=7.0).fit(log).scores(np.arange(len(x)))
+    np.testing.assert_allclose(got, regressions(x, EASE(l2=7.0)), rtol=1e-4, atol=1e-5)
+
+
+def test_alternating_least_squares_lower_the_loss():
+    log, x = log_of(30, 20)
+    losses = []
+    for n_sweeps in (1, 2, 4, 16):
+        of = IALS(dim=4, n_sweeps=n_sweeps, l2=1e-9)
+        scores = of.fit(log).scores(np.arange(len(x)))
+        losses.append((x * (1 - scores) ** 2 + of.unobserved_weight * scores**2).sum())
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_all_singular_vectors_may_be_asked_for():
+    """Without a cut, V Vᵀ is the projection onto all items that someone has."""
+    log, x = log_of(15, 9)
+    exact = GFCF(rank=100, weight=2.0).fit(log).scores(np.arange(len(x)))
+    graph = normalized(x)
+    np.testing.assert_allclose(exact, x @ graph.T @ graph + 2 * x, rtol=1e-4, atol=1e-5)
+
+
+def test_the_plateau_is_met_at_the_nodes():
+    of = ChebyCF(order=6, flatness=3.0)
+    nodes = np.cos((2 * np.arange(7) + 1) / 14 * np.pi)
+    want = (1 - np.sign(nodes) * np.exp(xlogy(3, np.abs(nodes)))) / 2
+    np.testing.assert_allclose(np.polynomial.chebyshev.chebval(nodes, of.coefficients), want)
+
+
+def test_ties_of_neighbours_go_to_the_lower_item():
+    """Three items that the same users have: with one neighbour, 1 and 2 take 0, and 0 takes 1."""
+    log = Interactions.from_arrays([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])
+    scores = ItemKNN(n_neighbours=1, shrinkage=0.0).fit(log).score_histories
+    np.testing.assert_allclose(scores(np.eye(3, dtype=np.float32)), [[0, 1, 1], [1, 0, 0], [0] * 3])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EASE(l2=0.0), r"`l2` must lie in \(0.0, inf\), got 0.0"),
+        (lambda: ItemKNN(n_neighbours=0), "`n_neighbours` must be"),
+        (lambda: IALS(unobserved_weight=np.nan), "`unobserved_weight` must lie in"),
+        (lambda: ChebyCF(order=0), "`order` must be"),
+    ],
+)
+def test_hyperparameters_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
+def test_no_interactions_are_refused(of):
+    log, _ = log_of(3, 4)
+    with pytest.raises(ValueError, match="`train` must have an interaction, got none"):
+        of.fit(log.select(np.zeros(len(log), bool)))
+
+
+def test_catalogues_too_large_for_ease_are_refused(monkeypatch):
+    monkeypatch.setattr(_ease, "MAX_SIDE", 8)
+    with pytest.raises(ValueError, match="at most 8 users or items for EASE, got 15 and 9"):
+        EASE().fit(log_of(15, 9)[0])
+    EASE().fit(log_of(15, 8)[0])
