@@ -133,7 +133,13 @@ def estimate_tau_plus(
                  {\hat q_p(c^*)}
 
     ``upper`` is :math:`\min_c (\hat q_u + \epsilon_u)/(\hat q_p - \epsilon_p)` and is valid without
-    irreducibility. No lower bound exists: all unlabelled samples may be true negatives.
+    irreducibility; the estimate is clipped to it, as its threshold may be another one. No lower
+    bound exists: all unlabelled samples may be true negatives.
+
+    **When the estimate says little.** Where positives and negatives overlap, which is the rule for
+    recommenders, the second term dominates: with :math:`\alpha = 0.99` and :math:`\tau^+ = 0.002`
+    the limit is 0.012. A training then does better with the density of the interactions, which is
+    below :math:`\tau^+`, as :math:`\tau^+` than with the estimate.
 
     Args:
       pos: Scores of known positives, shape ``[*batch, n_pos]``. Hundreds are needed.
@@ -206,7 +212,8 @@ def _least_ratio(pos: _Kept, unlabelled: _Kept, confidence: Array) -> tuple[Arra
     ratio = jnp.take_along_axis(q_u / q_p, best, axis=-1)[..., 0]
     sure = pos.where & (q_p > error_p)
     room = jnp.where(sure, q_p - error_p, 1)
-    return ratio, jnp.min(jnp.where(sure, (q_u + error_u) / room, 1), axis=-1, initial=1)
+    upper = jnp.min(jnp.where(sure, (q_u + error_u) / room, 1), axis=-1, initial=1)
+    return jnp.minimum(ratio, upper), upper
 
 
 def _share_above(kept: _Kept, thresholds: Array, confidence: Array) -> tuple[Array, Array]:

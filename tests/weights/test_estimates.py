@@ -121,6 +121,19 @@ def test_prior_is_the_published_formula(tau_plus, confidence):
     np.testing.assert_allclose(got, np_bbe(pos, unlabelled, confidence), rtol=1e-5)
 
 
+def test_prior_is_at_most_its_upper_bound():
+    """Few positives that overlap with negatives, for which the published estimate is greater."""
+    rng = np.random.default_rng(49)
+    pos = rng.normal(1, 1, 120).astype(np.float32)
+    hidden = rng.random(4000) < 0.02
+    positives, negatives = rng.normal(1, 1, 4000), rng.normal(0, 1, 4000)
+    unlabelled = np.where(hidden, positives, negatives).astype(np.float32)
+    published, upper = np_bbe(pos, unlabelled, 0.9)
+    assert published > upper
+    got = estimate_tau_plus(jnp.asarray(pos), jnp.asarray(unlabelled))
+    np.testing.assert_allclose(got, (upper, upper), rtol=1e-5)
+
+
 N_POS, N_UNLABELLED, RUNS = 1000, 10_000, 50
 
 
