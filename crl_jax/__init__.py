@@ -6,6 +6,7 @@ tasks, and :mod:`crl_jax.train` trains any task. Importing this package runs no 
 """
 
 from . import augment as augment
+from . import baselines as baselines
 from . import data as data
 from . import losses as losses
 from . import metrics as metrics

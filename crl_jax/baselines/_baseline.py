@@ -9,12 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Float32, Int, Int32
 from scipy import sparse
 
+from .._checks import check_count
 from .._hyperparams import check_fields
 from ..data import Interactions
 
+_BLOCK = 256
+"""Number of users that are scored at a time."""
 Histories = sparse.csr_array
 """Binary rows of users, float32 ``[n, n_items]``: 1 for each item of the history."""
 
@@ -63,6 +66,36 @@ class FittedBaseline:
         del params
         shape = jax.ShapeDtypeStruct((*users.shape, self.train.n_items), jnp.float32)
         return jax.pure_callback(self.scores, shape, users, vmap_method="sequential")
+
+    def recommend(
+        self, users: Any, k: int, *, exclude: Interactions | None = None
+    ) -> tuple[Int32[np.ndarray, "n k"], Float32[np.ndarray, "n k"]]:
+        """Returns the items with the greatest scores of each user, and their scores.
+
+        Ties are broken by the lower index. Short lists are padded with -1 and -inf.
+
+        Args:
+          users: User indices ``[n]``.
+          k: Number of items per user, at least 1.
+          exclude: Items that are left out of the list of each user; by default those that the model
+            was fitted to.
+
+        Raises:
+          ValueError: If ``k`` is below 1.
+        """
+        check_count("k", k)
+        users, exclude = np.asarray(users), self.train if exclude is None else exclude
+        items = np.full((len(users), k), -1, np.int32)
+        best = np.full((len(users), k), -np.inf, np.float32)
+        for start in range(0, len(users), _BLOCK):
+            block = users[start : start + _BLOCK]
+            for row, (user, scores) in enumerate(zip(block, self.scores(block)), start):
+                scores[exclude.items[exclude.indptr[user] : exclude.indptr[user + 1]]] = -np.inf
+                least = np.partition(scores, -k)[-k] if k < len(scores) else -np.inf
+                found = np.flatnonzero((scores >= least) & (scores > -np.inf))
+                found = found[np.argsort(-scores[found], kind="stable")][:k]
+                items[row, : len(found)], best[row, : len(found)] = found, scores[found]
+        return items, best
 
     @cached_property
     def _histories(self) -> Histories:

@@ -158,6 +158,20 @@ def test_evaluation_ranks_these_scores(of):
     want = metrics.evaluate(lambda scores, users: scores[users], table, layout, ks=5)
     for name, values in want.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
+    lists = metrics.evaluate_lists(fitted.recommend(layout.users, 5)[0], layout, ks=5)
+    for name, values in lists.items():
+        np.testing.assert_array_equal(values, want[name], err_msg=name)
+
+
+def test_lists_break_ties_by_the_lower_item_and_are_padded():
+    log = Interactions.from_arrays([0, 0, 1, 1, 2], [0, 1, 1, 2, 3], item_ids=np.arange(5))
+    items, scores = Popularity().fit(log).recommend([2, 0], 4)
+    np.testing.assert_array_equal(items, [[1, 0, 2, 4], [2, 3, 4, -1]])
+    np.testing.assert_array_equal(scores, [[2, 1, 1, 0], [1, 1, 0, -np.inf]])
+    items, _ = Popularity().fit(log).recommend([0], 2, exclude=log.select(log.items == 1))
+    np.testing.assert_array_equal(items, [[0, 2]])
+    with pytest.raises(ValueError, match="`k` must be"):
+        Popularity().fit(log).recommend([0], 0)
 
 
 @pytest.mark.parametrize("sizes", [(15, 9), (8, 14)], ids=["by items", "by users"])
