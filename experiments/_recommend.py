@@ -16,6 +16,7 @@ from rich.table import Table
 
 from crl_jax import data, losses, metrics, models, samplers, serving, tasks, train
 
+from . import _baselines as baselines
 from ._config import SCHEMA, Config, anchor
 from ._mesh import mesh_of
 from ._options import ContrastOptions, EncoderOptions
@@ -36,6 +37,7 @@ from .recipes import RECIPES
 from .sampling import SAMPLERS, Context, resolve_sampler, settle_sampler
 
 VALIDATION_K = 20
+BASELINES = "baselines.csv"
 METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
 )  # fmt: skip
@@ -207,13 +209,34 @@ class Recommend(Study[Config, Problem]):
         """Computes the ranking metrics of the test set."""
         # Each of several processes has the whole tables by now and evaluates independently.
         mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
-        found = metrics.summarize(
-            metrics.evaluate(
-                models.inner_scores, learned, problem.layout, ks=config.protocol.k, mesh=mesh
-            )
+        values = metrics.evaluate(
+            models.inner_scores, learned, problem.layout, ks=config.protocol.k, mesh=mesh
         )
+        found = metrics.summarize(values)
         shown = [name for name in found if name.partition("@")[0] in METRICS]
-        return Evaluation({name: found[name] for name in sorted(shown, key=_display_order)})
+        return Evaluation(
+            {name: found[name] for name in sorted(shown, key=_display_order)},
+            np.asarray(values[_compared(config)], np.float64),
+        )
+
+    def compare(
+        self, config: Config, problem: Problem, cases: list[np.ndarray], folder: Path,
+        on_stage: OnStage,
+    ) -> Iterable[str | Table]:  # fmt: skip
+        """Fits the cheap baselines to the same interactions, and writes their metrics."""
+        if config.protocol.baselines == "none":
+            return
+        own, metric = np.mean(cases, axis=0), _compared(config)
+        part = problem.joined(problem.learned("final", config.protocol.final_training))
+        found = [
+            *baselines.compare(
+                part, problem.known, problem.layout, config.protocol.k, metric, own, on_stage
+            )
+        ]
+        baselines.write(folder / BASELINES, found)
+        yield baselines.table(found, metric, float(own.mean()))
+        if (advice := baselines.advice(found)) is not None:
+            yield advice
 
     def save_models(
         self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
@@ -410,6 +433,12 @@ def _trained_on(config: Config, problem: Problem) -> tuple[tuple[str, ...], tupl
     final_training = config.protocol.final_training
     scored = problem.learned("final", final_training)
     return scored, problem.learned("use", final_training) if final_training == "all" else scored
+
+
+def _compared(config: Config) -> str:
+    """Returns the metric by which a run is compared with baselines."""
+    ks = config.protocol.k
+    return f"ndcg@{VALIDATION_K if VALIDATION_K in ks else max(ks)}"
 
 
 def _display_order(name: str) -> tuple[int, int]:

@@ -255,6 +255,24 @@ class Study(ABC, Generic[C, P]):
     ) -> None:
         """Saves the first models that :meth:`train_models` yields in a phase."""
 
+    def compare(
+        self, config: C, problem: P, cases: list[np.ndarray], folder: Path, on_stage: OnStage
+    ) -> Iterable[str | Table]:
+        """Compares the test results with those of simple baselines.
+
+        Args:
+          config: The configuration.
+          problem: The data.
+          cases: Score of each test case, for each seed.
+          folder: The run directory.
+          on_stage: See :data:`OnStage`.
+
+        Returns:
+          What is printed below the results; by default nothing.
+        """
+        del config, problem, cases, folder, on_stage
+        return ()
+
     def draw_first(self, config: C, problem: P, point: dict[str, float], folder: Path) -> None:
         """Plots figures that need no training, such as views, at a point of a sweep."""
 

@@ -159,7 +159,7 @@ class _Training:
         if axes:
             metric = study.decided_by(config)
             rundir.write_sweep(folder / rundir.SWEEP, searched.points, searched.choice, metric)
-        per_seed, first = [], None
+        per_seed, cases, first = [], [], None
         for phase in study.phases(config)[1:]:
             trained = study.train_models(*given, phase, searched, *outputs)
             for index, models in enumerate(trained):
@@ -170,18 +170,20 @@ class _Training:
                     shown.stage(f"evaluating seed {seed}")
                     evaluation = study.evaluate(*given, learned, seed, shown.stage)
                     per_seed.append(evaluation.metrics)
+                    cases.append(evaluation.cases)
                     rundir.write_json(folder / rundir.SEEDS, per_seed)
                     first = first or (learned, evaluation)
         assert first is not None
+        beside = [*study.compare(*given, cases, folder, shown.stage)]
         shown.stage("drawing")
         study.draw_curves(*given, searched, self._history, self._title, folder / rundir.CURVES)
         study.draw(*given, *first, self._title, folder)
         # Written last: its presence marks the run as complete.
         summary = study.summary(*given, searched, per_seed, self._history)
         rundir.write_json(folder / rundir.METRICS, summary)
-        results = study.report(*given, searched, per_seed)
+        results = [*study.report(*given, searched, per_seed), *beside]
         if not axes:
-            return [*results]
+            return results
         n_seeds = config.protocol.search_seeds
         return [grid_table(searched.points, searched.choice, n_seeds, study.score), *results]
 

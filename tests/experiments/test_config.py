@@ -157,7 +157,7 @@ def test_what_was_written_is_read():
     assert not fault(STORED | {"environment": {"python": "3.11"}})
 
 
-LATER = {"batches": "device", "mesh": None, "processes": None}
+LATER = {"baselines": "none", "batches": "device", "mesh": None, "processes": None}
 """Flags added later, with the values that older configurations imply."""
 
 

@@ -16,7 +16,7 @@ import pytest
 from _helpers.commands import QUICK, SHORT, one_line
 from _helpers.studies import history, kill, prepare, resume
 
-from crl_jax import tasks
+from crl_jax import baselines, metrics, tasks
 from crl_jax.models import InteractionGraph
 from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
@@ -50,6 +50,26 @@ def finished(first_run, tmp_path) -> Path:
     return shutil.copytree(first_run, tmp_path / "run")
 
 
+def test_results_stand_beside_baselines(finished, ratings):
+    """The table on the screen and the file hold the metrics of lists that are made here."""
+    with (finished / "baselines.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["model"]: row for row in csv.DictReader(file)}
+    assert list(rows) == ["popularity", "item-kNN", "EASE"]
+    _, problem = prepare(Recommend(), ["--data", str(ratings), *QUICK])
+    scores = json.loads((finished / "metrics.json").read_text())
+    fitted = baselines.Popularity().fit(problem.known)
+    lists, _ = fitted.recommend(problem.layout.users, 20)
+    values = metrics.evaluate_lists(lists, problem.layout, ks=20)["ndcg@20"]
+    row = {name: float(value) for name, value in rows["popularity"].items() if name != "model"}
+    assert row["ndcg@20"] == pytest.approx(float(values.mean()))
+    assert row["difference"] == pytest.approx(scores["ndcg@20"] - row["ndcg@20"], abs=1e-6)
+    assert row["low"] < row["difference"] < row["high"]
+    assert (row["p"] < 0.05) == (not row["low"] < 0 < row["high"])
+    screen = (finished / "screen.txt").read_text()
+    assert f"{row['ndcg@20']:.4f}" in screen
+    assert f"{row['difference']:+.4f}" in screen
+
+
 def test_a_run_leaves_what_it_promises(finished, ratings):
     config = json.loads((finished / "config.json").read_text())
     assert config["source"]["data"] == str(ratings)
@@ -81,7 +101,8 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     assert f"chosen on validation data: {chosen}" in screen
     stages = [f"reading {ratings.parent.name}/log.csv", "splitting",
               "search: compiling", "search 1/3  loss",
-              "search 3/3  loss", "final: compiling", "evaluating seed 0", "drawing"]  # fmt: skip
+              "search 3/3  loss", "final: compiling", "evaluating seed 0", "baseline: popularity",
+              "drawing"]  # fmt: skip
     places = [screen.index(f"\n{stage}") if stage != stages[0] else 0 for stage in stages]
     assert places == sorted(places)
     assert screen.startswith(stages[0])

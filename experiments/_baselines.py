@@ -1,0 +1,141 @@
+"""Baselines beside a recommender: fitted to the same interactions, compared user by user."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from scipy import stats
+
+from crl_jax import baselines, data, metrics
+
+from ._rundir import write_csv
+
+_MAX_EASE_SIDE = 4096
+"""Number of users or items up to which EASE takes seconds."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A baseline, and the difference of the recommender to it.
+
+    Attributes:
+      name: Name of the baseline.
+      metrics: Its test metrics.
+      seconds: Time of fitting and scoring.
+      difference: Mean difference of the compared metric over users; positive if the recommender is
+        better.
+      low, high: 95 % confidence interval of the difference.
+      p: Two-sided p-value of the paired t-test over users.
+    """
+
+    name: str
+    metrics: dict[str, float]
+    seconds: float
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
+def cheap(train: data.Interactions) -> dict[str, baselines.Baseline]:
+    """Returns the baselines that take seconds on interactions of this size."""
+    found = {"popularity": baselines.Popularity(), "item-kNN": baselines.ItemKNN()}
+    if min(train.n_users, train.n_items) <= _MAX_EASE_SIDE:
+        found["EASE"] = baselines.EASE()
+    return found
+
+
+def compare(
+    train: data.Interactions,
+    known: data.Interactions,
+    layout: metrics.EvalLayout,
+    ks: tuple[int, ...],
+    metric: str,
+    own: np.ndarray,
+    on_stage: Callable[[str], None],
+) -> Iterator[Comparison]:
+    """Fits and evaluates the cheap baselines.
+
+    Args:
+      train: The interactions that the recommender was trained on.
+      known: The interactions that are left out of the lists.
+      layout: The test data.
+      ks: Cut-offs of the metrics.
+      metric: Name of the compared metric, such as ``"ndcg@20"``.
+      own: Its value for each evaluated user, of the recommender.
+      on_stage: Called with a description of each stage.
+    """
+    for name, baseline in cheap(train).items():
+        on_stage(f"baseline: {name}")
+        began = perf_counter()
+        lists, _ = baseline.fit(train).recommend(layout.users, max(ks), exclude=known)
+        values = metrics.evaluate_lists(lists, layout, ks=ks)
+        found = metrics.summarize(values)
+        seconds = perf_counter() - began
+        theirs = np.asarray(values[metric], np.float64)
+        difference = own - theirs
+        low, high, p = _interval(difference)
+        yield Comparison(name, found, seconds, float(difference.mean()), low, high, p)
+
+
+def _interval(difference: np.ndarray) -> tuple[float, float, float]:
+    """Returns the 95 % confidence interval of the mean, and the p-value that it is zero."""
+    if len(difference) < 2 or not difference.std():
+        mean = float(difference.mean())
+        return mean, mean, float(mean == 0)
+    tested: Any = stats.ttest_1samp(difference, 0)
+    low, high = tested.confidence_interval()
+    return float(low), float(high), float(tested.pvalue)
+
+
+def write(path: Path, found: list[Comparison]) -> None:
+    """Writes the metrics of the baselines, and the differences, as CSV."""
+    names = [*found[0].metrics]
+    header = ["model", *names, "seconds", "difference", "low", "high", "p"]
+    rows = (
+        [each.name, *(each.metrics[name] for name in names), round(each.seconds, 3),
+         each.difference, each.low, each.high, each.p]
+        for each in found
+    )  # fmt: skip
+    write_csv(path, header, rows)
+
+
+def table(found: list[Comparison], metric: str, own: float) -> Table:
+    """Returns the recommender and its baselines as a table.
+
+    Args:
+      found: The baselines.
+      metric: Name of the compared metric.
+      own: Its mean for the recommender.
+    """
+    made = Table(title="Beside baselines, fitted to the same data")
+    made.add_column("model")
+    for column in (metric.upper(), "this run minus it", "95 % interval", "p", "seconds"):
+        made.add_column(column, justify="right")
+    made.add_row("this run", f"{own:.4f}", "", "", "", "")
+    for each in found:
+        made.add_row(
+            each.name,
+            f"{each.metrics[metric]:.4f}",
+            f"{each.difference:+.4f}",
+            f"{each.low:+.4f} … {each.high:+.4f}",
+            f"{each.p:.1g}" if each.p >= 1e-4 else "< 1e-4",
+            f"{each.seconds:.1f}",
+        )
+    return made
+
+
+def advice(found: list[Comparison]) -> str | None:
+    """Returns a warning if a baseline is significantly better, else None."""
+    better = [each for each in found if each.high < 0]
+    if not better:
+        return None
+    best = min(better, key=lambda each: each.difference)
+    return (
+        f"{best.name} scores higher than this run. Search hyper-parameters on validation data, such "
+        "as --similarity cosine --sweep temperature=0.1,0.2,0.4 and --sweep lr=1e-3,5e-3."
+    )
