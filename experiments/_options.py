@@ -90,7 +90,7 @@ class EncoderOptions:
     encoder: str = field(default="mf", metadata={"help": "The encoder."})
     similarity: Literal["inner", "cosine"] | None = None
     """Similarity of users and items in training: inner product or cosine; cosine needs a small
-    temperature. By default inner, or cosine for losses that are defined on cosines only."""
+    temperature. By default inner, or cosine for losses of cosines (bsl, ccl, directau)."""
     serve_similarity: Literal["inner", "cosine"] | None = None
     """Similarity that ranks items in validation, test and recommendation; by default that of
     training, or that of the published code of the loss."""

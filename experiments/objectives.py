@@ -48,6 +48,7 @@ class Objective(Entry):
       term: Factory of an auxiliary loss. It receives the values of :attr:`of_term`, keyed by the
         fields that they set.
       of_term: Flags that set only fields of the auxiliary loss. A sweep can set each.
+      similarity: Default similarity of users and items in training.
       similarities: Required similarity in training, and the default similarity for ranking; None
         if any is supported.
       resolve_values: Computes values that depend on others, see :meth:`Entry.complete`.
@@ -64,6 +65,7 @@ class Objective(Entry):
     confidence: Callable[[data.Interactions, TrainOptions, dict[str, Any]], Any] | None = None
     term: Callable[..., tasks.AuxiliaryLoss] | None = None
     of_term: Mapping[str, Hyperparam] = field(default_factory=dict)
+    similarity: models.Similarity = "inner"
     similarities: tuple[models.Similarity, models.Similarity] | None = None
     resolve_values: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None
 
@@ -199,8 +201,14 @@ _CHOSEN: Mapping[str, Objective] = {
     "debiased": Objective(loss=losses.debiased_contrastive, defaults=_INNER, n_pos=5),
     "hard": Objective(loss=losses.hard_contrastive, defaults=_INNER, n_pos=5),
     "bayesian": Objective(loss=losses.bayesian_contrastive),
-    "bsl": Objective(loss=losses.bilateral_softmax, n_neg=50, n_pos=0),
-    "ccl": Objective(loss=losses.cosine_contrastive, n_neg=50),
+    "bsl": Objective(
+        loss=losses.bilateral_softmax,
+        defaults={"temperature": 0.2},
+        n_neg=50,
+        n_pos=0,
+        similarity="cosine",
+    ),
+    "ccl": Objective(loss=losses.cosine_contrastive, n_neg=50, similarity="cosine"),
     "dpl": Objective(loss=losses.debiased_pairwise, n_pos=5),
     "bprac": Objective(
         help="BPR with each interaction weighted by its confidence, by EM",
@@ -301,7 +309,7 @@ class Settled:
           ValueError: If the given similarity differs from the one that the loss requires.
         """
         if self.entry.similarities is None:
-            return replace(options, similarity=options.similarity or "inner")
+            return replace(options, similarity=options.similarity or self.entry.similarity)
         similarity, ranks = self.entry.similarities
         if options.similarity not in (None, similarity):
             raise ValueError(

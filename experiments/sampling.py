@@ -161,11 +161,7 @@ _CHOSEN: Mapping[str, SamplerEntry] = {
         ),
         make=_srns,
     ),
-    "in-batch": entry_of(
-        samplers.InBatch,
-        defaults={"correction": 0.0},
-        flags={"mask": "batch_mask", "correction": "log_q"},
-    ),
+    "in-batch": entry_of(samplers.InBatch, flags={"mask": "batch_mask", "correction": "log_q"}),
     "shared": entry_of(samplers.SharedRNS, flags={"mask": "pool_mask", "anchors": "pool_anchors"}),
     "bns": SamplerEntry(
         source=samplers.BNS,

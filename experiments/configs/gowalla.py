@@ -55,7 +55,7 @@ def lightgcn_bsl(
     return standard_split(
         dataset,
         {"loss": "bsl", "repulsion": repulsion, "temperature": temperature},
-        {"sampler": "in-batch", "batch_mask": "self"},
+        {"sampler": "in-batch", "batch_mask": "self", "log_q": 0.0},
         {"encoder": "lightgcn", "layers": layers, "serve_similarity": "inner"},
         TrainOptions(
             init_scale=0.08, lr=lr, weight_decay=1e-5, schedule="constant", epochs=epochs,
