@@ -12,6 +12,7 @@ from experiments._config import SCHEMA, Config
 from experiments._recommend import Recommend
 from experiments._schema import to_json
 from experiments._study_command import configure
+from experiments.contrasts import settle_contrast
 from experiments.encoders import ENCODERS
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
@@ -158,6 +159,14 @@ def test_views_take_a_loss_of_ones_own():
 
     config = SCHEMA.parse(["--loss", "own_parts:hinge", "--margin", "0.5"], Config(), "")
     assert SCHEMA.settle(config)["loss"] == {"margin": 0.5, "power": 2.0}
+
+
+def test_contrasts_take_a_loss_of_ones_own():
+    flags = ["--contrast", "xsimgcl", "--contrast-loss", "own_parts:hinge"]
+    config, _, _ = configure(Recommend(), [*flags, "--contrast-margin", "2"])
+    assert settle_contrast(config.contrasting, "lightgcn", ())["contrast_margin"] == 2.0
+    with raises(ValueError, match="--contrast-power must be a number in \\[1, 4\\], got 5"):
+        configure(Recommend(), [*flags, "--contrast-power", "5"])
 
 
 def test_help_shows_what_a_choice_takes(capsys):
