@@ -36,7 +36,7 @@ class GFCF(Baseline):
       <https://arxiv.org/abs/2108.07567>`_, 2021.
     """
 
-    rank: Annotated[int, Range(1)] = 256
+    rank: Annotated[int, Range(1)] = 64
     weight: Annotated[float, Range(0.0, high_open=True)] = 0.3
 
     def fit(self, train: Interactions) -> FittedBaseline:
@@ -82,9 +82,9 @@ class ChebyCF(Baseline):
 
     order: Annotated[int, Range(1)] = 8
     flatness: Annotated[float, Range(0.0, low_open=True, high_open=True)] = 1.5
-    rank: Annotated[int, Range(1)] = 256
+    rank: Annotated[int, Range(1)] = 64
     weight: Annotated[float, Range(0.0, high_open=True)] = 0.2
-    power: Annotated[float, Range(0.0, high_open=True)] = 0.4
+    power: Annotated[float, Range(0.0, high_open=True)] = 0.3
 
     def fit(self, train: Interactions) -> FittedBaseline:
         """See :meth:`Baseline.fit`."""

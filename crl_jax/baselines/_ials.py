@@ -47,7 +47,7 @@ class IALS(Baseline):
 
     dim: Annotated[int, Range(1)] = 64
     unobserved_weight: Annotated[float, Range(0.0, low_open=True, high_open=True)] = 0.1
-    l2: Annotated[float, Range(0.0, low_open=True, high_open=True)] = 0.003
+    l2: Annotated[float, Range(0.0, low_open=True, high_open=True)] = 0.01
     l2_power: Annotated[float, Range(0.0, 1.0)] = 1.0
     n_sweeps: Annotated[int, Range(1)] = 16
     init_std: Annotated[float, Range(0.0, low_open=True, high_open=True)] = 0.1

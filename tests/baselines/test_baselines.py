@@ -210,7 +210,7 @@ def test_the_plateau_is_met_at_the_nodes():
 def test_ties_of_neighbours_go_to_the_lower_item():
     """Three items that the same users have: with one neighbour, 1 and 2 take 0, and 0 takes 1."""
     log = Interactions.from_arrays([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])
-    scores = ItemKNN(n_neighbours=1, shrinkage=0.0).fit(log).score_histories
+    scores = ItemKNN(n_neighbours=1, shrinkage=0.0, power=0.5).fit(log).score_histories
     np.testing.assert_allclose(scores(np.eye(3, dtype=np.float32)), [[0, 1, 1], [1, 0, 0], [0] * 3])
 
 
