@@ -13,7 +13,7 @@ FLOORS = [
     {"kernels"},
     {"data", "stats"},
     {"weights", "models"},
-    {"losses", "samplers", "metrics", "augment"},
+    {"losses", "samplers", "metrics", "augment", "baselines"},
     {"train"},
     {"tasks"},
     {"serving"},

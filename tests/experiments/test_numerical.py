@@ -327,6 +327,7 @@ def test_a_run_leaves_figures_numbers_and_tables(finished):
     assert "clearly (95 %) smaller" in " ".join(screen.split())
 
 
+@pytest.mark.slow
 def test_digits_are_judged_by_method_share_and_seed(finished):
     out, screen = finished
     rows = read(out / "punce.csv")
@@ -341,6 +342,7 @@ def test_digits_are_judged_by_method_share_and_seed(finished):
         assert f"{np.mean(own):.3f} ± {np.std(own, ddof=1):.3f}" in screen
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_sweep(finished):
     out, _ = finished
     rows = read(out / "figure_6_9.csv")
@@ -358,6 +360,7 @@ def test_numbers_are_those_of_the_sweep(finished):
     assert sorted(set(sizes)) == [8, 16, 32, 64, 128]
 
 
+@pytest.mark.slow
 def test_densities_histograms_and_weights_are_of_one_mass(finished):
     out, _ = finished
     by_alpha = {}
@@ -414,6 +417,7 @@ def test_a_run_that_was_cut_off_may_start_again(tmp_path, monkeypatch, capsys):
         assert (tmp_path / "figure_6_4.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_not_overwritten(finished, capsys):
     out, _ = finished
     before = (out / "figure_6_9.csv").read_bytes()

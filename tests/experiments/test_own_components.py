@@ -12,6 +12,7 @@ from experiments._config import SCHEMA, Config
 from experiments._recommend import Recommend
 from experiments._schema import to_json
 from experiments._study_command import configure
+from experiments.contrasts import LOSSES as CONTRAST_LOSSES
 from experiments.contrasts import settle_contrast
 from experiments.encoders import ENCODERS
 from experiments.objectives import OBJECTIVES
@@ -94,7 +95,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
-    forget_own(OBJECTIVES, SAMPLERS, ENCODERS, LOSSES)
+    forget_own(OBJECTIVES, SAMPLERS, ENCODERS, LOSSES, CONTRAST_LOSSES)
 
 
 def test_their_flags_come_from_their_signatures():

@@ -267,6 +267,7 @@ def test_images_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_graphs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
     of, out = MODALITIES["graphs"], tmp_path / "features.npz"
     run, labels = finished(of).folder, data.load_graphs("simulated").labels
@@ -292,6 +293,7 @@ def test_graphs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
     assert "expected the number of features of a node, got None" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_texts_are_embedded_as_they_were_evaluated(finished, texts, tmp_path):
     of, out, lines = MODALITIES["text"], tmp_path / "features.npz", tmp_path / "texts.txt"
     run = finished(of).folder
@@ -316,6 +318,7 @@ def test_texts_are_embedded_as_they_were_evaluated(finished, texts, tmp_path):
     assert words == learned
 
 
+@pytest.mark.slow
 def test_pairs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
     of, out, lines = MODALITIES["pairs"], tmp_path / "features.npz", tmp_path / "texts.txt"
     run = finished(of).folder
@@ -352,6 +355,7 @@ def test_pairs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -371,6 +375,7 @@ def test_broken_lines_are_reported(content, message, finished, tmp_path, capsys)
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_runs_without_an_encoder_are_reported(finished, tmp_path, capsys):
     run = finished(MODALITIES["text"]).folder
 
