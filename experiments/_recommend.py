@@ -17,6 +17,7 @@ from rich.table import Table
 from crl_jax import data, losses, metrics, models, samplers, serving, tasks, train
 
 from . import _baselines as baselines
+from ._advice import advise_on_search
 from ._config import SCHEMA, Config, anchor
 from ._mesh import mesh_of
 from ._options import ContrastOptions, EncoderOptions
@@ -236,7 +237,7 @@ class Recommend(Study[Config, Problem]):
         baselines.write(folder / BASELINES, found)
         yield baselines.table(found, metric, float(own.mean()))
         if (advice := baselines.advice(found)) is not None:
-            yield advice
+            yield f"hint: {advice}"
 
     def save_models(
         self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
@@ -303,6 +304,12 @@ class Recommend(Study[Config, Problem]):
         yield f"scored: a model trained on {named(scored)}"
         if saved != scored:
             yield f"saved for use: a model trained on {named(saved)}"
+        if problem.valid is not None:
+            n_users = int(np.count_nonzero(problem.valid.degrees))
+            epochs = config.training.epochs
+            axes = SCHEMA.axes(config)
+            for line in advise_on_search(axes, searched.points, choice, epochs, n_users):
+                yield f"hint: {line}"
 
 
 def _swept(config: Config) -> tuple[str, ...]:
