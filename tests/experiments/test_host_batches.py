@@ -98,6 +98,7 @@ def loss_of_a_batch(study, flags):
     return jax.value_and_grad(loss)(params, examples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "own"),
     [("graphs", "--kinds drop_nodes subgraph perturb_edges"), ("text", "--method dropout")],

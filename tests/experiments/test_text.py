@@ -49,6 +49,7 @@ def test_negatives_count_alike_unless_told_otherwise(texts):
         assert task.hyperparams["beta"] == beta
 
 
+@pytest.mark.slow
 def test_texts_are_evaluated_by_their_classes_with_published_weights(texts, tmp_path):
     """The saved encoder does not need the published weights."""
     weights = shutil.copytree(texts / "weights", tmp_path / "weights")

@@ -166,6 +166,7 @@ def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use,
     assert for_use.per_seed == judged.per_seed
 
 
+@pytest.mark.slow
 def test_batches_come_from_the_host_where_it_is_asked_for(problem, tmp_path):
     training = dataclasses.replace(CONFIG.training, batches="host")
     protocol = dataclasses.replace(CONFIG.protocol, seed=7)

@@ -109,6 +109,7 @@ def assert_same(fitted, one):
             np.testing.assert_allclose(entry[name], wanted[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:The distribution of `confidence`"
 )  # which reads the whole tables
