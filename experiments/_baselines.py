@@ -105,7 +105,7 @@ def write(path: Path, found: list[Comparison]) -> None:
 
 
 def table(found: list[Comparison], metric: str, own: float) -> Table:
-    """Returns the recommender and its baselines as a table.
+    """Returns the recommender and its baselines as a table; differences with 95 % intervals.
 
     Args:
       found: The baselines.
@@ -113,18 +113,17 @@ def table(found: list[Comparison], metric: str, own: float) -> Table:
       own: Its mean for the recommender.
     """
     made = Table(title="Beside baselines, fitted to the same data")
-    made.add_column("model")
-    for column in (metric.upper(), "this run minus it", "95 % interval", "p", "seconds"):
+    made.add_column("model", no_wrap=True)
+    for column in (metric.upper(), "this run minus it", "p"):
         made.add_column(column, justify="right")
-    made.add_row("this run", f"{own:.4f}", "", "", "", "")
+    made.add_row("this run", f"{own:.4f}", "", "")
     for each in found:
+        half = (each.high - each.low) / 2
         made.add_row(
             each.name,
             f"{each.metrics[metric]:.4f}",
-            f"{each.difference:+.4f}",
-            f"{each.low:+.4f} … {each.high:+.4f}",
+            f"{each.difference:+.4f} ± {half:.4f}",
             f"{each.p:.1g}" if each.p >= 1e-4 else "< 1e-4",
-            f"{each.seconds:.1f}",
         )
     return made
 

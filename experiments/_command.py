@@ -13,7 +13,7 @@ from crl_jax.train import TrainingDiverged
 
 from ._compiler import keep_compiled, tune_compiler
 from ._processes import joined
-from ._screen import show_error, show_warning
+from ._screen import accept_all_characters, show_error, show_warning
 from ._signals import advice
 
 _SIZES = ("batch_size", "n_neg", "dim", "width", "queue")
@@ -30,6 +30,7 @@ def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
       command: The function to run.
       flags: Flags by library argument; they replace the argument names in warnings and errors.
     """
+    accept_all_characters()
     tune_compiler()
     warnings.showwarning = partial(show_warning, flags)
     keep_compiled()

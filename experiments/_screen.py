@@ -1,6 +1,9 @@
 """Terminal output shared by all commands."""
 
+import codecs
+import io
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +18,13 @@ from crl_jax.train import Selection
 from ._program import in_flags, suggest
 
 _WIDE = 1000
+_SPELL = "crl_jax.spell"
+"""Name of the error handler that spells out characters that an encoding lacks."""
+_SPELLING = {
+    "α": "alpha", "β": "beta", "γ": "gamma", "λ": "lambda", "τ": "tau", "φ": "phi", "ω": "omega",
+    "⁺": "+", "≥": ">=", "≤": "<=", "±": "+-", "×": "x", "·": "*", "−": "-", "→": "->", "∞": "inf",
+    "…": "...", "–": "-", "—": "-", "’": "'",
+}  # fmt: skip
 # The pattern of `rich.markup.escape`, which in addition doubles a backslash at the end of a text.
 _MARKUP = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
 
@@ -24,6 +34,30 @@ def output(*, stderr: bool = False) -> Console:
     # No emoji codes: an item id such as ":x:" must be printed literally.
     made = Console(stderr=stderr, emoji=False)
     return made if made.is_terminal else Console(stderr=stderr, emoji=False, width=_WIDE)
+
+
+def accept_all_characters() -> None:
+    """Makes standard output and error spell out the characters that their encoding lacks.
+
+    Otherwise a ``≥`` would end a training whose output goes to a file in cp1252, as on Windows.
+    """
+    codecs.register_error(_SPELL, _spell)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors=_SPELL)
+
+
+def printable(text: str) -> str:
+    """Returns a text as standard output shows it, after :func:`accept_all_characters`."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, _SPELL).decode(encoding)
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_SPELLING.get(character, "?") for character in lacking), error.end
 
 
 def machine(mesh: Mesh | None) -> str:

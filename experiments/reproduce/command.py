@@ -15,7 +15,7 @@ from .._config import SCHEMA
 from .._program import flag, program
 from .._ranges import check_flags
 from .._registry import name_of
-from .._screen import output
+from .._screen import output, printable
 from .._signals import advise
 from . import chapter_3, chapter_4, chapter_5, images
 from .targets import Options, Target
@@ -95,10 +95,8 @@ def show_list(results: Path = _RESULTS) -> None:
       results: Folder of the committed results, which an installed package does not have.
     """
     console = output()
-    width, encoding = min(console.width, _WIDTH), sys.stdout.encoding or "utf-8"
-    for line in _lines(results, width):
-        printable = line.encode(encoding, "replace").decode(encoding)
-        console.print(printable, markup=False, highlight=False, soft_wrap=True)
+    for line in _lines(results, min(console.width, _WIDTH)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _lines(results: Path, width: int) -> list[str]:
@@ -119,6 +117,7 @@ def _lines(results: Path, width: int) -> list[str]:
             lines += ["  results:" if committed else "  results: none"]
             lines += [f"    {path}" for path in committed]
     wrap = partial(textwrap.wrap, width=width, break_long_words=False, break_on_hyphens=False)
+    lines = [printable(line) for line in lines]  # which may be longer, so before it is broken
     return [part for line in lines for part in wrap(line, subsequent_indent="    ") or [""]]
 
 

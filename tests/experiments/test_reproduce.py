@@ -203,7 +203,7 @@ def test_the_list_fits_a_narrow_terminal_without_unicode(monkeypatch):
     assert main(["--list"]) == 0
     lines = written.getvalue().decode("cp1252").splitlines()
     assert 50 < max(map(len, lines)) <= 60
-    assert "figure-4.5  the ? of the risk and the number of candidates" in lines
+    assert "figure-4.5  the lambda of the risk and the number of" in lines
     assert not any("\x1b" in line for line in lines)
     results = Path(command.__file__).parents[2] / "benchmarks/results"
     assert (results / "samplers/table-4.2-published.csv").is_file()
