@@ -46,6 +46,6 @@ def advise_on_search(
     finite = np.isfinite(choice.scores).sum()
     if finite > 1 and n_valid_users < _FEW_USERS:
         yield (
-            f"The validation part has only {n_valid_users} users, too few to tell {finite} points "
-            "apart: raise --valid-fraction, or --search-seeds."
+            f"The validation part has only {n_valid_users} users, too few to compare {finite} "
+            "points: raise --valid-fraction, or --search-seeds."
         )

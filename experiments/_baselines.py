@@ -1,4 +1,4 @@
-"""Baselines beside a recommender: fitted to the same interactions, compared user by user."""
+"""Comparison of a recommender with baselines, which are fitted to the same interactions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ def table(found: list[Comparison], metric: str, own: float) -> Table:
       metric: Name of the compared metric.
       own: Its mean for the recommender.
     """
-    made = Table(title="Beside baselines, fitted to the same data")
+    made = Table(title="Comparison with baselines, fitted to the same data")
     made.add_column("model", no_wrap=True)
     for column in (metric.upper(), "this run minus it", "p"):
         made.add_column(column, justify="right")

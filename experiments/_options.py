@@ -160,7 +160,7 @@ class ProtocolOptions(_study_options.SeedOptions):
     k: Annotated[tuple[int, ...], Range(1, 2**16)] = (5, 10, 20)
     """Cut-offs of the test metrics; validation always uses NDCG@20."""
     baselines: Literal["cheap", "none"] = field(default="cheap", metadata={WAS: "none"})
-    """Baselines that are fitted to the same interactions and shown beside the results: popularity,
+    """Baselines to compare with, which are fitted to the same interactions: popularity,
     item-kNN and, for up to 4,096 users or items, EASE (cheap), or none."""
 
 

@@ -1,6 +1,6 @@
 """Baselines that are fitted in closed form, without gradient descent.
 
-They need seconds, and are hard to beat: a result should stand beside them.
+They need seconds, and are hard to beat: compare every result with them.
 
 >>> import numpy as np
 >>> from crl_jax import baselines, data, metrics

@@ -193,7 +193,7 @@ def test_alternating_least_squares_lower_the_loss():
 
 
 def test_all_singular_vectors_may_be_asked_for():
-    """Without a cut, V Vᵀ is the projection onto all items that someone has."""
+    """With all of them, V Vᵀ is the projection onto the items with interactions."""
     log, x = log_of(15, 9)
     exact = GFCF(rank=100, weight=2.0).fit(log).scores(np.arange(len(x)))
     graph = normalized(x)

@@ -40,6 +40,6 @@ def test_a_training_that_its_epochs_stop_is_named():
 
 def test_a_small_validation_part_is_named():
     (line,) = advice([1e-3, 1e-2, 3e-3], chosen=2, n_users=99)
-    assert "only 99 users, too few to tell 3 points apart" in line
+    assert "only 99 users, too few to compare 3 points" in line
     diverged = [np.nan, np.nan, 0.2]
     assert advice([1e-3, 1e-2, 3e-3], chosen=2, n_users=99, scores=diverged) == []
