@@ -175,9 +175,10 @@ def test_lists_break_ties_by_the_lower_item_and_are_padded():
 
 
 @pytest.mark.parametrize("sizes", [(15, 9), (8, 14)], ids=["by items", "by users"])
-def test_large_matrices_are_inverted_in_float32(sizes, monkeypatch):
+def test_large_matrices_are_inverted_in_float32_and_mirrored_in_strips(sizes, monkeypatch):
     log, x = log_of(*sizes)
     monkeypatch.setattr(_ease, "_EXACT_SIDE", 2)
+    monkeypatch.setattr(_ease, "_STRIP", 3)
     got = EASE(l2=7.0).fit(log).scores(np.arange(len(x)))
     np.testing.assert_allclose(got, regressions(x, EASE(l2=7.0)), rtol=1e-4, atol=1e-5)
 
