@@ -245,6 +245,7 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(_report.importlib.metadata, "version", lambda _: "1.2.3")
 
 
+@pytest.mark.slow
 def test_rows_are_compared_with_the_dense_optimizer(
     few_rows, monkeypatch, tmp_path, standard_promotion
 ):

@@ -249,6 +249,7 @@ def test_the_expected_gradient_is_that_of_the_loss(k):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", nce.NOISES.values(), ids=nce.NOISES)
 def test_nce_tends_to_maximum_likelihood_by_one_over_k(power):
     items = nce.items_of(jax.random.key(1), power)

@@ -116,6 +116,7 @@ def main_message(flags):
     SCHEMA.settle(config)
 
 
+@pytest.mark.slow
 def test_a_run_trains_them_and_goes_on(ratings, tmp_path):
     flags = [*FLAGS, "--data", str(ratings), "--final-training", "train"]
     flags += ["--epochs", "2", "--sweep", "power=1,2"]

@@ -12,6 +12,7 @@ from experiments._recommend import Recommend
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
+@pytest.mark.slow
 def test_a_sweep_is_averaged_over_the_seeds_it_is_given(tmp_path):
     log = data.simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
     split = data.split_by_ratio(log, test=0.2)

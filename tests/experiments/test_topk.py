@@ -183,6 +183,7 @@ def test_batches_come_from_the_host_where_it_is_asked_for(problem, tmp_path):
     assert not np.array_equal(got.tables[0].users, on_device[0].users)
 
 
+@pytest.mark.slow
 def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path):
     config = dataclasses.replace(
         CONFIG, output=dataclasses.replace(CONFIG.output, checkpoint_seconds=0)

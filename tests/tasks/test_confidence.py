@@ -334,6 +334,7 @@ def test_the_confidence_in_use_is_given_back(quick, confidence):
     np.testing.assert_allclose(late.confidence[0], want, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_runs_together_are_the_runs_alone_also_resumed(quick, confidence, tmp_path):
     """The confidence in use was computed before the interruption; the second run has ended."""
     run = partial(fit, split().train, confidence=confidence, **quick.keywords)

@@ -80,6 +80,7 @@ def test_a_resumed_training_goes_on_with_the_samplers_state(split, tmp_path):
         fit(split, sampler, epochs=4, checkpoint=path, held_out=None)
 
 
+@pytest.mark.slow
 def test_seeds_of_trainings_by_rows_are_what_they_are_alone(split):
     settings = {
         "by_rows": True, "rule": train.rows.sgd, "batch_size": 1, "draw_batches": 50,

@@ -95,6 +95,7 @@ PAIRS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_rows_end_where_those_of_the_dense_optimizer_do(name, standard_promotion):
     rule, optimizer = PAIRS[name]
@@ -285,6 +286,7 @@ def test_a_step_by_rows_is_that_of_whole_tables(name, standard_promotion):
     np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_ranking_is_trained_as_with_whole_tables(standard_promotion):
     """Adam with a schedule; rows that no batch reads are flushed before each validation."""
     run = partial(

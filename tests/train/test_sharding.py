@@ -118,6 +118,7 @@ def test_a_mesh_gives_what_one_device_gives(name, unchecked):
     assert_same(sharded(name)[0], trained(SETTINGS[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bpr", "adam by rows"])
 def test_each_device_holds_its_rows(name, unchecked):
     """Tables, their optimiser state and the best tables are sharded; all else is replicated."""
