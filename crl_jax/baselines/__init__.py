@@ -2,7 +2,6 @@
 
 They need seconds, and are hard to beat: compare every result with them.
 
->>> import numpy as np
 >>> from crl_jax import baselines, data, metrics
 >>> split = data.split_by_ratio(data.simulate(seed=0).interactions, test=0.2, seed=0)
 >>> fitted = baselines.ItemKNN().fit(split.train)

@@ -14,7 +14,9 @@ from scipy import sparse
 
 from .._checks import check_count
 from .._hyperparams import check_fields
+from .._take import csr_entries
 from ..data import Interactions
+from ..metrics import top_k
 
 _BLOCK = 256
 """Number of users that are scored at a time."""
@@ -87,19 +89,27 @@ class FittedBaseline:
         users, exclude = np.asarray(users), self.train if exclude is None else exclude
         items = np.full((len(users), k), -1, np.int32)
         best = np.full((len(users), k), -np.inf, np.float32)
+        kept = min(k, self.train.n_items)
         for start in range(0, len(users), _BLOCK):
             block = users[start : start + _BLOCK]
-            for row, (user, scores) in enumerate(zip(block, self.scores(block)), start):
-                scores[exclude.items[exclude.indptr[user] : exclude.indptr[user + 1]]] = -np.inf
-                least = np.partition(scores, -k)[-k] if k < len(scores) else -np.inf
-                found = np.flatnonzero((scores >= least) & (scores > -np.inf))
-                found = found[np.argsort(-scores[found], kind="stable")][:k]
-                items[row, : len(found)], best[row, : len(found)] = found, scores[found]
+            scores = self.scores(block)
+            bounds, entries = csr_entries(exclude.indptr, block)
+            rows = np.repeat(np.arange(len(block)), np.diff(bounds))
+            scores[rows, exclude.items[entries]] = -np.inf
+            values, found = map(np.asarray, top_k(jnp.asarray(scores), kept))
+            best[start : start + _BLOCK, :kept] = values
+            items[start : start + _BLOCK, :kept] = np.where(values > -np.inf, found, -1)
         return items, best
 
     @cached_property
     def _histories(self) -> Histories:
         return histories(self.train)
+
+
+def check_not_empty(train: Interactions) -> None:
+    """Raises ``ValueError`` if there are no interactions."""
+    if not len(train):
+        raise ValueError("`train` must have an interaction, got none.")
 
 
 def histories(train: Interactions) -> Histories:
@@ -108,18 +118,10 @@ def histories(train: Interactions) -> Histories:
     Raises:
       ValueError: If there are no interactions.
     """
-    if not len(train):
-        raise ValueError("`train` must have an interaction, got none.")
+    check_not_empty(train)
     ones = np.ones(len(train), np.float32)
     shape = train.n_users, train.n_items
     return sparse.csr_array((ones, train.items, train.indptr), shape=shape)
-
-
-def normalized(rows: Histories) -> Histories:
-    r"""Returns :math:`D_U^{-1/2} R D_I^{-1/2}` with the degrees of users and items."""
-    users, items = (np.maximum(np.asarray(rows.sum(axis=axis)), 1) for axis in (1, 0))
-    scaled = sparse.diags_array(users**-0.5) @ rows @ sparse.diags_array(items**-0.5)
-    return scaled.tocsr().astype(np.float32)
 
 
 def dense(scores: Any) -> Float32[np.ndarray, "n n_items"]:

@@ -1,20 +1,22 @@
 """EASE: ridge regression of each item on all others, in closed form."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from scipy import linalg
 
 from .._hyperparams import Range
 from ..data import Interactions
 from ._baseline import Baseline, FittedBaseline, Histories, dense, histories
 
+Scores: TypeAlias = Callable[[Histories], Float32[np.ndarray, "n n_items"]]
 MAX_SIDE = 32_768
 """Greatest side of the inverted matrix, which takes 4 GB in float32."""
 _STRIP = 512
-"""Number of rows that are mirrored at a time."""
+"""Number of rows that are mirrored or summed at a time."""
 _EXACT_SIDE = 8_192
 """Greatest side that is inverted in float64."""
 
@@ -62,7 +64,8 @@ class EASE(Baseline):
         return FittedBaseline(train, _by_users(rows, self.l2))
 
 
-def _by_items(rows: Histories, l2: float):
+def _by_items(rows: Histories, l2: float) -> Scores:
+    """Returns the scores by the matrix of the items."""
     weights = _inverse(rows.T @ rows, l2)
     weights /= -np.diag(weights)
     np.fill_diagonal(weights, 0)
@@ -70,27 +73,24 @@ def _by_items(rows: Histories, l2: float):
     return lambda given: dense(given @ weights)
 
 
-def _by_users(rows: Histories, l2: float):
-    inverse = _inverse(rows @ rows.T, l2).astype(np.float32)
-    by_item = rows.T.tocsr()
-    # diag(Xᵀ K X): the sum over pairs of users of an item, block by block.
-    leverage = np.concatenate(
-        [
-            np.asarray((by_item[i : i + 256] @ inverse * by_item[i : i + 256].toarray()).sum(1))
-            for i in range(0, by_item.shape[0], 256)
-        ]
-    )
+def _by_users(rows: Histories, l2: float) -> Scores:
+    """Returns the scores by the matrix of the users."""
+    inverse = _inverse(rows @ rows.T, l2).astype(np.float32, copy=False)
+    by_item: Any = rows.T.tocsr()
+    strips = (by_item[start : start + _STRIP] for start in range(0, by_item.shape[0], _STRIP))
+    # diag(Xᵀ K X): the sum over pairs of users of an item.
+    leverage = np.concatenate([(of @ inverse * of.toarray()).sum(axis=1) for of in strips])
     diagonal = (1 - leverage) / l2
 
-    def scores(given: Histories) -> np.ndarray:
+    def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
+        x = given.toarray()
         smoothed = dense((given @ by_item) @ inverse) @ rows
-        product = (given.toarray() - smoothed) / l2
-        return dense(given.toarray() - product / diagonal)
+        return dense(x - (x - smoothed) / l2 / diagonal)
 
     return scores
 
 
-def _inverse(gram, l2: float) -> Float[np.ndarray, "side side"]:
+def _inverse(gram: Any, l2: float) -> Float[np.ndarray, "side side"]:
     """Inverts a sparse Gram matrix plus a multiple of the identity, in place."""
     dtype = np.float64 if gram.shape[0] <= _EXACT_SIDE else np.float32
     matrix = gram.astype(dtype).toarray()

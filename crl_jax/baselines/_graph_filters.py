@@ -10,7 +10,7 @@ from scipy.sparse.linalg import svds
 
 from .._hyperparams import Range
 from ..data import Interactions
-from ._baseline import Baseline, FittedBaseline, Histories, dense, histories, normalized
+from ._baseline import Baseline, FittedBaseline, Histories, dense, histories
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class GFCF(Baseline):
 
     def fit(self, train: Interactions) -> FittedBaseline:
         """See :meth:`Baseline.fit`."""
-        graph = normalized(histories(train))
+        graph = _normalized(histories(train))
         basis, back = _leading(graph, self.rank), graph.T.tocsr()
-        degree = np.maximum(train.item_counts, 1).astype(np.float32) ** 0.5
+        degree = np.maximum(train.item_counts, 1).astype(np.float32)[:, None] ** 0.5
+        before, after = basis / degree, (basis * degree).T
 
         def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
             linear = dense(given @ back) @ graph
-            ideal = given @ (basis / degree[:, None]) @ (basis * degree[:, None]).T
-            return dense(linear + self.weight * ideal)
+            return dense(linear + self.weight * (given @ before @ after))
 
         return FittedBaseline(train, scores)
 
@@ -88,16 +88,16 @@ class ChebyCF(Baseline):
 
     def fit(self, train: Interactions) -> FittedBaseline:
         """See :meth:`Baseline.fit`."""
-        graph = normalized(histories(train))
+        graph = _normalized(histories(train))
         basis, back = _leading(graph, self.rank), graph.T.tocsr()
         degree = np.maximum(train.item_counts, 1).astype(np.float32) ** self.power
-        coefficients = self.coefficients.astype(np.float32)
+        coefficients, scale = self.coefficients.astype(np.float32), sparse.diags_array(1 / degree)
 
         def laplacian(signal: Any) -> Any:
             return signal - 2 * ((signal @ back) @ graph)
 
         def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
-            signal = dense(given @ sparse.diags_array(1 / degree))
+            signal = dense(given @ scale)
             before, term = signal, laplacian(signal)
             total = coefficients[0] * before + coefficients[1] * term
             for coefficient in coefficients[2:]:
@@ -115,6 +115,13 @@ class ChebyCF(Baseline):
             return (1 - np.sign(x) * np.abs(x) ** self.flatness) / 2
 
         return np.polynomial.chebyshev.chebinterpolate(plateau, self.order)
+
+
+def _normalized(rows: Histories) -> Histories:
+    r"""Returns :math:`D_U^{-1/2} R D_I^{-1/2}` with the degrees of users and items."""
+    users, items = (np.maximum(np.asarray(rows.sum(axis=axis)), 1) for axis in (1, 0))
+    scaled = sparse.diags_array(users**-0.5) @ rows @ sparse.diags_array(items**-0.5)
+    return scaled.tocsr().astype(np.float32)
 
 
 def _leading(graph: Histories, rank: int) -> Float32[np.ndarray, "n_items rank"]:

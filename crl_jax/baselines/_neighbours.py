@@ -1,5 +1,6 @@
 """Item neighbourhoods: cosine similarities, and random walks of three steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -48,16 +49,11 @@ class ItemKNN(Baseline):
         rows = histories(train)
         by_item = rows.T.tocsr()
         scale = np.maximum(train.item_counts, 1).astype(np.float64) ** self.power
-        blocks = []
-        for start in range(0, train.n_items, _BLOCK):
-            block = (by_item[start : start + _BLOCK] @ rows).tocoo()
-            target = block.row + start
-            kept = target != block.col
-            shared = scale[target] * scale[block.col] + self.shrinkage
-            values = np.where(kept, block.data / shared, 0)
-            block = sparse.coo_array((values, (block.row, block.col)), block.shape).tocsr()
-            blocks.append(_greatest(block, self.n_neighbours))
-        weights = sparse.vstack(blocks).T.tocsr().astype(np.float32)
+
+        def similarity(shared: Any, first: Any, second: Any) -> Any:
+            return shared / (scale[first] * scale[second] + self.shrinkage)
+
+        weights = _neighbours(by_item, rows, self.n_neighbours, similarity).T.tocsr()
         return FittedBaseline(train, lambda given: dense(given @ weights))
 
 
@@ -96,15 +92,29 @@ class RP3beta(Baseline):
         )
         from_users = sparse.diags_array(n_users**-self.alpha) @ rows
         from_items = (sparse.diags_array(n_items**-self.alpha) @ rows.T).tocsr()
-        penalty = sparse.diags_array(n_items**-self.beta)
-        blocks = []
-        for start in range(0, train.n_items, _BLOCK):
-            block = (from_items[start : start + _BLOCK] @ from_users @ penalty).tocoo()
-            values = np.where(block.row + start != block.col, block.data, 0)
-            block = sparse.coo_array((values, (block.row, block.col)), block.shape).tocsr()
-            blocks.append(_greatest(block, self.n_neighbours))
-        weights = sparse.vstack(blocks).tocsr().astype(np.float32)
+        to_items = (from_users @ sparse.diags_array(n_items**-self.beta)).tocsr()
+        weights = _neighbours(from_items, to_items, self.n_neighbours)
         return FittedBaseline(train, lambda given: dense(given @ weights))
+
+
+def _neighbours(
+    left: Any, right: Any, k: int, similarity: Callable[..., Any] = lambda shared, *_: shared
+) -> sparse.csr_array:
+    """Returns the k greatest entries of each row of a product, without its diagonal, in float32.
+
+    Args:
+      left, right: The factors, sparse ``[n, m]`` and ``[m, n]``.
+      k: Number of entries per row.
+      similarity: ``similarity(entries, rows, columns)`` returns the values to compare and keep.
+    """
+    blocks = []
+    for start in range(0, left.shape[0], _BLOCK):
+        block = (left[start : start + _BLOCK] @ right).tocoo()
+        rows, columns = block.row + start, block.col
+        values = np.where(rows != columns, similarity(block.data, rows, columns), 0)
+        block = sparse.coo_array((values, (block.row, columns)), block.shape).tocsr()
+        blocks.append(_greatest(block, k))
+    return sparse.csr_array(sparse.vstack(blocks), dtype=np.float32)
 
 
 def _greatest(rows: Any, k: int) -> sparse.csr_array:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..data import Interactions
-from ._baseline import Baseline, FittedBaseline, histories
+from ._baseline import Baseline, FittedBaseline, check_not_empty
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,6 @@ class Popularity(Baseline):
 
     def fit(self, train: Interactions) -> FittedBaseline:
         """See :meth:`Baseline.fit`; O(number of interactions)."""
-        histories(train)  # checks that there are interactions
+        check_not_empty(train)
         counts = train.item_counts.astype(np.float32)
         return FittedBaseline(train, lambda rows: np.tile(counts, (len(rows.indptr) - 1, 1)))

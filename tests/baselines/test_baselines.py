@@ -194,7 +194,7 @@ def test_alternating_least_squares_lower_the_loss():
 
 
 def test_all_singular_vectors_may_be_asked_for():
-    """With all of them, V Vᵀ is the projection onto the items with interactions."""
+    """V Vᵀ of all singular vectors is the projection onto the items with interactions."""
     log, x = log_of(15, 9)
     exact = GFCF(rank=100, weight=2.0).fit(log).scores(np.arange(len(x)))
     graph = normalized(x)
