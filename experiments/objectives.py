@@ -76,11 +76,6 @@ class Objective(Entry):
         super().__post_init__()
 
     @property
-    def has_temperature(self) -> bool:
-        """Whether the loss divides scores by a temperature, as almost all losses do."""
-        return "temperature" in self.hyperparams
-
-    @property
     def flags(self) -> Mapping[str, Hyperparam]:
         """Counts, temperature, hyper-parameters, auxiliary-loss flags and settings."""
         found = {}

@@ -80,7 +80,7 @@ def numbers_of(name):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_loss_gets_its_numbers(name, asked):
     loss, hyperparams, n_neg, n_pos, n_group = numbers_of(name)
-    divided = {"temperature": 0.5} if OBJECTIVES[name].has_temperature else {}
+    divided = {"temperature": 0.5} if "temperature" in OBJECTIVES[name].hyperparams else {}
     part, given = asked("--loss", name, *(["--temperature", "0.5"] if divided else []))
     assert given["loss"] is loss
     assert given["hyperparams"] == {**divided, **hyperparams}
