@@ -49,6 +49,8 @@ from ._triplets import ClassPool as ClassPool
 from ._triplets import ClassTriplets as ClassTriplets
 from ._triplets import ResampledBatches as ResampledBatches
 from ._triplets import Triplets as Triplets
+from ._tune import Tuning as Tuning
+from ._tune import TuningResult as TuningResult
 from ._views import Augment as Augment
 from ._views import TwoViewTask as TwoViewTask
 from ._views import ViewBatch as ViewBatch

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ from ._auxiliary import AuxiliaryLoss, ContrastiveAuxiliaryLoss
 from ._batch import UniformUserBatches, has_unseen, scatter_to_interactions, user_rows
 from ._confidence import ConfidenceEM, LackOfFitWarning
 from ._ranking import HyperparamSchedule, L2Target, Ranking
+from ._tune import Tuning, TuningResult, tune_runs
 
 _N_ANCHORS = 2  # distinguishes a loss per anchor from its mean
 # Options that are attributes of the task, or arguments of its constructor.
@@ -160,10 +161,12 @@ class RankingResult(FitResult):
       confidence: Weights of the training interactions in the last epoch of each run,
         ``[runs, n]``, NaN for users who have seen the whole catalogue; None without
         ``confidence``.
+      tuning: The search that ``tune`` asked for.
     """
 
     encoder: Encoder
     confidence: np.ndarray | None = None
+    tuning: TuningResult | None = None
 
     def tables(self, run: int = 0) -> Tables:
         """Returns embeddings of all users and items whose inner products are the scores."""
@@ -185,6 +188,7 @@ def fit_ranking(
     stopping: Stopping | None = None,
     seeds: Any = 0,
     sweep: Mapping[str, Any] | None = None,
+    tune: Tuning | None = None,
     options: RankingOptions | None = None,
     hooks: Sequence[Hook | Callback] = (),
 ) -> RankingResult:
@@ -217,6 +221,9 @@ def fit_ranking(
         ``"task.sampler.NAME"``, ``"task.init_scale"``, ``"task.auxiliary_loss.weight"``,
         ``"task.auxiliary_loss.hyperparams.NAME"``, where ``task`` is the :class:`Ranking`. All
         runs, including those of ``epochs`` and ``seeds``, train together under ``vmap``.
+      tune: Searches hyper-parameters by successive halving on ``valid``. The result has the runs of
+        the best candidate, one per seed, and the search in ``tuning``. Excludes ``sweep``, arrays
+        of ``epochs``, and ``hooks``.
       options: Less common methods.
       hooks: Hooks and callbacks, see :func:`crl_jax.train.fit`.
 
@@ -228,6 +235,15 @@ def fit_ranking(
         have different users or items, or a checkpoint belongs to another training.
       TrainingDiverged: If the loss of every run is infinite or NaN.
     """
+    if tune is not None:
+        _check_tuning(tune, valid, epochs, sweep, hooks)
+        fit = partial(
+            fit_ranking, train, valid, loss=loss, hyperparams=hyperparams, encoder=encoder,
+            sampler=sampler, n_neg=n_neg, optimizer=optimizer, config=config, stopping=stopping,
+            options=options,
+        )  # fmt: skip
+        best, tuning = tune_runs(fit, tune, epochs, seeds)
+        return dataclasses.replace(cast(RankingResult, best), tuning=tuning)
     options, stopping = options or RankingOptions(), stopping or Stopping()
     _check_kinds(
         train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, config=config,
@@ -318,6 +334,20 @@ def fit_ranking(
     if task.confidence is not None:
         weights = scatter_to_interactions(np.asarray(fitted.hook_states[0]), train)
     return RankingResult(**fields, encoder=task.serving, confidence=weights)
+
+
+def _check_tuning(
+    tune: Tuning, valid: Interactions | None, epochs: Any, sweep: Any, hooks: Any
+) -> None:
+    """Raises ``ValueError`` if arguments contradict a search."""
+    if not isinstance(tune, Tuning):
+        raise ValueError(f"`tune` must be a tasks.Tuning, got {tune!r}.")
+    if valid is None:
+        raise ValueError("`valid` must be given with `tune`, got None.")
+    check_count("epochs", epochs)
+    for name, value in (("sweep", sweep), ("hooks", hooks)):
+        if value:
+            raise ValueError(f"`{name}` must be empty with `tune`, got {value!r}.")
 
 
 def _confidence(state: State) -> Array:

@@ -20,6 +20,9 @@ from ._fit import FitResult as FitResult
 from ._fit import TrainingDiverged as TrainingDiverged
 from ._fit import broadcast_run_params as broadcast_run_params
 from ._fit import fit as fit
+from ._halving import HalvingResult as HalvingResult
+from ._halving import Trained as Trained
+from ._halving import successive_halving as successive_halving
 from ._hooks import BestState as BestState
 from ._hooks import Callback as Callback
 from ._hooks import EarlyStopping as EarlyStopping

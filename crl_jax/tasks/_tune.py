@@ -1,0 +1,146 @@
+"""Search for the hyper-parameters of a ranking task on validation data."""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+
+from .._hyperparams import Range, check_fields
+from ..train import (
+    FitResult,
+    HalvingResult,
+    Trained,
+    TrainingDiverged,
+    select_best,
+    successive_halving,
+)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Search of :func:`fit_ranking`: successive halving over the points of a grid.
+
+    Attributes:
+      space: Values by path, as for ``sweep``. The candidates are their Cartesian product.
+      minutes: Time to spend, > 0, see :func:`crl_jax.train.successive_halving`; None for no limit.
+      rungs: Lengths of the trainings of each rung as fractions of ``epochs``, ascending to 1.
+      at_once: Number of candidates that are trained together at most.
+
+    Raises:
+      ValueError: If a number is out of range, or the space has no point.
+    """
+
+    space: Mapping[str, Sequence[float]]
+    minutes: Annotated[float | None, Range(0, low_open=True)] = None
+    rungs: tuple[float, ...] = (1 / 3, 1.0)
+    at_once: Annotated[int, Range(1)] = 8
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.space or not all(len(values) for values in self.space.values()):
+            raise ValueError(f"`space` must have a value for each path, got {dict(self.space)}.")
+        ascending = list(self.rungs) == sorted(set(self.rungs))
+        if not self.rungs or not ascending or self.rungs[0] <= 0 or self.rungs[-1] != 1:
+            raise ValueError(f"`rungs` must ascend from above 0 to 1, got {self.rungs}.")
+
+    @property
+    def points(self) -> list[dict[str, float]]:
+        """The candidates; the last path varies fastest."""
+        return [
+            dict(zip(self.space, values, strict=True))
+            for values in itertools.product(*self.space.values())
+        ]
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """Result of a search.
+
+    Attributes:
+      points: The candidates.
+      halving: Their trainings, and the best candidate.
+      epochs: Number of epochs of each rung.
+    """
+
+    points: list[dict[str, float]]
+    halving: HalvingResult
+    epochs: tuple[int, ...]
+
+    @property
+    def point(self) -> dict[str, float]:
+        """The best candidate."""
+        assert self.halving.best is not None
+        return self.points[self.halving.best]
+
+
+@dataclass
+class _Search:
+    fit: Callable[..., FitResult]
+    tuning: Tuning
+    epochs: tuple[int, ...]
+    seeds: np.ndarray
+    complete: dict[tuple[int, ...], FitResult] = field(default_factory=dict)
+
+    def train(self, rung: int, candidates: tuple[int, ...]) -> Trained:
+        """Trains candidates with all seeds."""
+        points, n_seeds, began = self.tuning.points, len(self.seeds), time.monotonic()
+        chosen = [points[i] for i in candidates for _ in range(n_seeds)]
+        sweep = {path: np.array([point[path] for point in chosen]) for path in self.tuning.space}
+        seeds = np.tile(self.seeds, len(candidates))
+        try:
+            fitted = self.fit(epochs=self.epochs[rung], seeds=seeds, sweep=sweep)
+            choice = select_best(fitted, n_seeds)
+            scores, epochs = choice.scores.tolist(), choice.best_epochs.tolist()
+        except TrainingDiverged:
+            scores, epochs = [np.nan] * len(candidates), [0] * len(candidates)
+        else:
+            if rung == len(self.epochs) - 1:
+                self.complete[candidates] = fitted
+        seconds = time.monotonic() - began
+        return Trained(rung, candidates, tuple(scores), tuple(epochs), seconds)
+
+
+def tune_runs(
+    fit: Callable[..., FitResult], tuning: Tuning, epochs: int, seeds: Any
+) -> tuple[FitResult, TuningResult]:
+    """Returns the complete training of the best candidate, with all seeds, and the search.
+
+    Args:
+      fit: ``fit(epochs=…, seeds=…, sweep=…)`` with validation data.
+      tuning: The search.
+      epochs: Number of epochs of a complete training.
+      seeds: Seeds of each candidate.
+
+    Raises:
+      TrainingDiverged: If all candidates diverge.
+    """
+    of_rungs = tuple(sorted({max(1, round(share * epochs)) for share in tuning.rungs}))
+    search = _Search(fit, tuning, of_rungs, np.atleast_1d(seeds))
+    n = len(tuning.points)
+    groups = [range(i, min(n, i + tuning.at_once)) for i in range(0, n, tuning.at_once)]
+    halving = successive_halving(search.train, groups, of_rungs, minutes=tuning.minutes)
+    if halving.best is None:
+        raise TrainingDiverged("No candidate of the search reached a finite validation score.")
+    (candidates,) = (group for group in search.complete if halving.best in group)
+    first = candidates.index(halving.best) * len(search.seeds)
+    runs = slice(first, first + len(search.seeds))
+    return _select(search.complete[candidates], runs), TuningResult(
+        tuning.points, halving, of_rungs
+    )
+
+
+def _select(fitted: FitResult, runs: slice) -> FitResult:
+    """Returns the result of some of the runs."""
+    arrays = ("params", "state", "hook_states", "run_params", "best_epoch", "best_score")
+    selected = {name: jax.tree.map(lambda x: x[runs], getattr(fitted, name)) for name in arrays}
+    history = [
+        {name: value[runs] if isinstance(value, list) else value for name, value in entry.items()}
+        for entry in fitted.history
+    ]
+    if (confidence := getattr(fitted, "confidence", None)) is not None:
+        selected["confidence"] = confidence[runs]
+    return replace(fitted, **selected, history=history)
