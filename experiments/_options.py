@@ -134,8 +134,9 @@ class TrainOptions:
     batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
     """Storage of the training interactions: device memory, or host memory, which saves device
     memory. With host, seeds that are trained together visit the interactions in the same order."""
-    epochs: Annotated[int, COUNT] = 200
-    """Maximum number of epochs, which the learning-rate schedule spans."""
+    epochs: Annotated[int | None, COUNT] = 200
+    """Maximum number of epochs, which the learning-rate schedule spans. None for that of 1,200
+    steps, but between 20 and 60."""
     patience: Annotated[int, COUNT] = 50
     """Number of epochs without a better validation score after which a run stops."""
     eval_every: Annotated[int, COUNT] = 1
@@ -152,6 +153,14 @@ class ProtocolOptions(_study_options.SeedOptions):
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Hyper-parameter values to search, such as lr=1e-3,3e-3; repeat the flag for a grid, which is
     trained in parallel and selected on validation data."""
+    search: Literal["grid", "halving"] = field(default="grid", metadata={WAS: "grid"})
+    """Search of the points of --sweep: grid trains each completely; halving trains each for a third
+    of the epochs, and the best third completely."""
+    tune: Annotated[float | None, NOT_NEGATIVE] = field(default=None, metadata={WAS: None})
+    """Minutes of a search for the hyper-parameters that no flag sets, by halving on validation
+    data; 0 for no search. By default a short search, of one hyper-parameter."""
+    keep: tuple[str, ...] = field(default=(), metadata={WAS: ()})
+    """Names of the flags that --tune does not search; by default those that are given."""
     final_training: Literal["train", "train+valid", "all"] = "train+valid"
     """Training data of the final model, which is trained for the best number of epochs found by
     validation: the training set (train), or also the validation set (train+valid). With all, the

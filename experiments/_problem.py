@@ -58,7 +58,7 @@ class Problem:
 
     def learned(self, phase: str, final_training: str) -> tuple[str, ...]:
         """Returns the names of the data parts that a phase trains on."""
-        if phase == "search" or (phase == "final" and final_training == "train"):
+        if phase in ("search", "tune") or (phase == "final" and final_training == "train"):
             return ("train",)
         before_test = ("train",) if self.valid is None else ("train", "valid")
         return before_test if phase == "final" else (*before_test, "test")

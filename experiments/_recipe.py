@@ -2,12 +2,12 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ._program import flag, given
+from ._program import flag, given, named_values
 from ._ranges import read_json
 from ._schema import Schema
 
@@ -15,7 +15,10 @@ C = TypeVar("C")
 
 
 def take_base(
-    arguments: list[str], recipes: Mapping[str, C], schema: Schema[C]
+    arguments: list[str],
+    recipes: Mapping[str, C],
+    schema: Schema[C],
+    start: Callable[[Mapping[str, str]], C],
 ) -> tuple[C, list[str]]:
     """Extracts ``--recipe NAME`` or ``--config FILE`` from the arguments.
 
@@ -23,6 +26,7 @@ def take_base(
       arguments: The arguments of a command.
       recipes: Configurations by name, each with a section ``protocol`` that has a ``sweep``.
       schema: The flags of the command.
+      start: Returns the configuration of a run without a base, given the values of its flags.
 
     Returns:
       The base configuration, without its sweeps of numbers that the arguments set; and the
@@ -36,11 +40,11 @@ def take_base(
     path, arguments = _take(arguments, "--config")
     set_by_flags = _check_given(arguments)
     if name is None and path is None:
-        return schema.kind(), arguments
+        return _without_sweeps(start(dict(named_values(arguments))), set_by_flags), arguments
     if name is not None and path is not None:
         raise ValueError("--recipe and --config are both what a run starts from: give one of them.")
     if path is not None:
-        base = read_config(Path(path), schema)
+        base = read_config(Path(path), schema, start)
     elif name is not None and name in recipes:
         base = recipes[name]
     else:
@@ -48,7 +52,7 @@ def take_base(
     return _without_sweeps(base, set_by_flags), arguments
 
 
-def read_config(path: Path, schema: Schema[C]) -> C:
+def read_config(path: Path, schema: Schema[C], start: Callable[[Mapping[str, str]], C]) -> C:
     """Reads a configuration from JSON, TOML or YAML; missing fields take their defaults.
 
     In the ``config.json`` of a run, the run directory is ignored, because it belongs to that run.
@@ -66,7 +70,11 @@ def read_config(path: Path, schema: Schema[C]) -> C:
         if isinstance(output, dict):
             output = {name: x for name, x in output.items() if name not in ("out", "resume")}
         stored = {**stored, "output": output}
-    return schema.from_json(stored, path, base=schema.kind())
+    chosen: dict[str, str] = {}
+    for section in stored.values() if isinstance(stored, dict) else ():
+        if isinstance(section, dict):
+            chosen |= {name: value for name, value in section.items() if isinstance(value, str)}
+    return schema.from_json(stored, path, base=start(chosen))
 
 
 def _read(path: Path) -> Any:

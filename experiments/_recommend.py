@@ -4,7 +4,7 @@ Unlike the other commands, it trains all points and seeds of a phase in one vect
 early stopping, and then trains the selected point for the selected number of epochs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,13 +29,16 @@ from ._registry import filled, settle
 from ._saved import RECOMMENDER, Model, save_model
 from ._screen import cell, of_seeds
 from ._study import Evaluation, OnEntry, Runs, SearchResult, Study, no_finite_score, no_search
+from ._tuning import PHASE as TUNE
+from ._tuning import Space, tune
 from ._update import choose_optimizer_mode, optimizer_of
 from .contrasts import resolve_contrast, settle_contrast
 from .contrasts import swept_fields as swept_of_contrast
 from .encoders import ENCODERS, resolve_encoder
-from .objectives import Settled, resolve
+from .objectives import OBJECTIVES, Settled, resolve
 from .recipes import RECIPES
 from .sampling import SAMPLERS, Context, resolve_sampler, settle_sampler
+from .start import AUTO, default_epochs, spaces, start
 
 VALIDATION_K = 20
 BASELINES = "baselines.csv"
@@ -46,8 +49,9 @@ METRICS = (
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
 
-  {program}                              simulated data, BPR
-  {program} --data u.data --loss dpl     your own file
+  {program}                              simulated data
+  {program} --data u.data --loss dpl     your own file, one loss
+  {program} --data u.data --loss auto    the best of several losses, in five minutes
   {program} --recipe NAME [flags]        a tuned configuration:
       {recipes}
   {program} --config FILE [flags]        a configuration in JSON, TOML or YAML
@@ -66,12 +70,24 @@ class Recommend(Study[Config, Problem]):
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
     unit, scores, score = "triplets", (f"valid_ndcg@{VALIDATION_K}",), f"NDCG@{VALIDATION_K}"
 
+    def start(self, given: Mapping[str, str]) -> Config:
+        """See :meth:`Study.start`."""
+        return start(given)
+
     def folder_name(self, config: Config) -> str:
         """See :meth:`Study.folder_name`."""
         return config.objective.loss
 
     def check(self, config: Config) -> None:
         """See :meth:`Study.check`."""
+        if config.protocol.tune and not config.source.valid_fraction:
+            raise ValueError("--valid-fraction 0 leaves no data to decide a --tune on.")
+        if config.objective.loss == AUTO and (config.protocol.sweep or not config.protocol.tune):
+            raise ValueError(f"--loss {AUTO} needs --tune MINUTES, and no --sweep.")
+        for each, _ in _spaces(config):
+            self._check_one(each)
+
+    def _check_one(self, config: Config) -> None:
         _settled_options(config)
         loss, contrast = config.objective.loss, config.contrasting.contrast
         entry = _objective(config).entry
@@ -95,7 +111,11 @@ class Recommend(Study[Config, Problem]):
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
-        config, objective = _settled_options(anchor(config)), _objective(config)
+        config = anchor(config)
+        if config.objective.loss == AUTO:
+            return config
+        config = _settled_options(_fitted_to(config, problem.train))
+        objective = _objective(config)
         sampler, values = _sampler_on(problem.train, config)
         if sampler.is_shared and not losses.accepts_where(objective.entry.loss):
             raise ValueError(
@@ -112,6 +132,7 @@ class Recommend(Study[Config, Problem]):
 
     def check_step(self, config: Config, problem: Problem) -> None:
         """Creates the auxiliary loss, whose numbers may be invalid for the data."""
+        config, _ = _spaces(config)[0]
         if config.contrasting.contrast != "none":
             _model_on(
                 problem.train, config.encoding, config.contrasting, config.training.dim,
@@ -120,16 +141,19 @@ class Recommend(Study[Config, Problem]):
 
     def phases(self, config: Config) -> tuple[str, ...]:
         """See :meth:`Study.phases`."""
-        return "search", "final", *(("use",) if config.protocol.final_training == "all" else ())
+        search = TUNE if _halves(config) else "search"
+        return search, "final", *(("use",) if config.protocol.final_training == "all" else ())
 
     def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
         """Returns the number of triplets per epoch."""
         parts = problem.learned(phase, config.protocol.final_training)
         size = sum(len(getattr(problem, part)) for part in parts)
-        return _objective(config).count("n_neg") * size
+        return _objective(_spaces(config)[0][0]).count("n_neg") * size
 
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
+        if config.objective.loss == AUTO:
+            return f"the best of {', '.join(OBJECTIVES[AUTO].candidates)}"
         objective, swept = _objective(config), _swept(config)
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
@@ -154,8 +178,9 @@ class Recommend(Study[Config, Problem]):
         )
         for columns in problem.columns:
             yield f"columns of {Path(columns.origin).name}: {columns}"
-        sampler, _ = _sampler_on(problem.train, config)
-        yield choose_optimizer_mode(config, _objective(config), sampler, problem.n_rows)[1]
+        if config.objective.loss != AUTO:
+            sampler, _ = _sampler_on(problem.train, config)
+            yield choose_optimizer_mode(config, _objective(config), sampler, problem.n_rows)[1]
         if problem.tau_plus is not None:
             yield f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}"
 
@@ -165,15 +190,21 @@ class Recommend(Study[Config, Problem]):
     ) -> SearchResult:  # fmt: skip
         """Trains all points and seeds in parallel, with early stopping on validation data.
 
-        Without ``--sweep`` the search selects the number of epochs.
+        Without ``--sweep`` the search selects the number of epochs. With ``--tune``, it is by
+        successive halving.
         """
         if problem.valid is None:
+            assert config.training.epochs is not None
             return no_search(config.training.epochs)
+        if _halves(config):
+            found = [self._space(each, names, problem) for each, names in _spaces(config)]
+            return tune(found, partial(_fit_points, problem), checkpoints, on_entry, on_stage)
         protocol, axes = config.protocol, SCHEMA.axes(config)
         n_seeds = protocol.search_seeds if axes else protocol.seeds
         runs = train.grid(axes, range(protocol.seed, protocol.seed + n_seeds))
         on_stage("search: compiling and first epoch")
-        searched = _fit(config, problem, "search", runs, checkpoints, on_entry)
+        path = checkpoints / "search.npz"
+        searched = _fit(config, problem, "search", runs, path, on_entry)
         choice = train.select_best(searched, n_seeds)
         if not np.isfinite(choice.score):
             raise no_finite_score()
@@ -196,12 +227,23 @@ class Recommend(Study[Config, Problem]):
             yield searched.models
             return
         protocol = config.protocol
-        numbers: dict[str, Any] = {n: np.float32(value) for n, value in searched.point.items()}
+        numbers: dict[str, Any] = {n: np.float32(searched.point[n]) for n in _swept(config)}
         numbers["seeds"] = np.arange(protocol.seed, protocol.seed + protocol.seeds)
         on_stage(f"{phase}: compiling and first epoch")
         epochs = searched.choice.epochs
-        fitted = _fit(config, problem, phase, numbers, checkpoints, on_entry, stop_at=epochs)
+        path = checkpoints / f"{phase}.npz"
+        fitted = _fit(config, problem, phase, numbers, path, on_entry, stop_at=epochs)
         yield [gathered(fitted.tables(i)) for i in range(fitted.n_runs)]
+
+    def _space(self, config: Config, names: dict[str, Any], problem: Problem) -> Space:
+        """Returns the points of the sweep of a configuration, without a grid if there is none."""
+        config = self.prepare(config, problem)
+        runs = train.grid(SCHEMA.axes(config))
+        points = [
+            {name: float(runs[name][i]) for name in SCHEMA.axes(config)}
+            for i in range(len(runs["seeds"]))
+        ]
+        return Space(config, points, names)
 
     def evaluate(
         self, config: Config, problem: Problem, learned: models.Tables, seed: int,
@@ -293,6 +335,8 @@ class Recommend(Study[Config, Problem]):
     ) -> Iterable[str | Table]:  # fmt: skip
         """See :meth:`Study.report`."""
         choice, (scored, saved) = searched.choice, _trained_on(config, problem)
+        if searched.said:
+            yield searched.said
         if np.isnan(choice.score):
             yield f"trained for {choice.epochs} epochs, without validation data"
         else:
@@ -306,7 +350,7 @@ class Recommend(Study[Config, Problem]):
             yield f"saved for use: a model trained on {named(saved)}"
         if problem.valid is not None:
             n_users = int(np.count_nonzero(problem.valid.degrees))
-            epochs = config.training.epochs
+            epochs = int(config.training.epochs or 0)
             axes = SCHEMA.axes(config)
             for line in advise_on_search(axes, searched.points, choice, epochs, n_users):
                 yield f"hint: {line}"
@@ -315,6 +359,33 @@ class Recommend(Study[Config, Problem]):
 def _swept(config: Config) -> tuple[str, ...]:
     """Returns the names of the swept numbers."""
     return tuple(SCHEMA.axes(config))
+
+
+def _halves(config: Config) -> bool:
+    """Whether the search is by successive halving."""
+    protocol = config.protocol
+    return bool(protocol.tune) or (protocol.search == "halving" and bool(protocol.sweep))
+
+
+def _spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
+    """Returns the configurations whose sweeps a search tries, and how they differ."""
+    is_tuned = config.protocol.tune and not config.protocol.sweep
+    return spaces(config) if is_tuned else [(config, {})]
+
+
+def _fitted_to(config: Config, part: data.Interactions) -> Config:
+    """Returns the configuration with the defaults that depend on the training part."""
+    training: Any = config.training
+    objective: Any = config.objective
+    if training.epochs is None:
+        epochs = default_epochs(len(part), training.batch_size)
+        config = replace(config, training=replace(training, epochs=epochs))
+    hyperparams = OBJECTIVES[objective.loss].hyperparams
+    if "tau_plus" in hyperparams and hyperparams["tau_plus"].default is None:
+        missing = objective.tau_plus is None and "tau_plus" not in _swept(config)
+        if missing:
+            config = replace(config, objective=replace(objective, tau_plus=part.density))
+    return config
 
 
 def _objective(config: Config) -> Settled:
@@ -368,8 +439,16 @@ def _model_on(
     return resolve_contrast(contrasting, part, encoder, swept)
 
 
+def _fit_points(
+    problem: Problem, config: Config, runs: dict[str, np.ndarray], path: Path,
+    report: Callable[[dict[str, Any]], None],
+) -> tasks.RankingResult:  # fmt: skip
+    """Trains points of a search, see :data:`experiments._tuning.FitPoints`."""
+    return _fit(config, problem, "search", runs, path, lambda _, entry: report(entry))
+
+
 def _fit(
-    config: Config, problem: Problem, phase: str, numbers: dict[str, Any], checkpoints: Path,
+    config: Config, problem: Problem, phase: str, numbers: dict[str, Any], path: Path,
     on_entry: OnEntry, stop_at: int | None = None,
 ) -> tasks.RankingResult:  # fmt: skip
     """Trains runs with these seeds and swept numbers in parallel on the data of a phase."""
@@ -414,7 +493,7 @@ def _fit(
             seeds=numbers["seeds"],
             sweep=sweep_paths(config, objective, numbers),
             hooks=[
-                checkpoint(checkpoints / f"{phase}.npz", config.output.checkpoint_seconds),
+                checkpoint(path, config.output.checkpoint_seconds),
                 train.Progress(partial(on_entry, runs)),
             ],
         )

@@ -132,14 +132,16 @@ def append_history(path: Path, line: dict[str, Any]) -> None:
 
 
 def write_sweep(
-    path: Path, points: list[dict[str, float]], choice: train.Selection, metric: str
+    path: Path, points: list[dict[str, Any]], choice: train.Selection, metric: str
 ) -> None:
     """Writes the points of a grid with their validation scores, and marks the selected one."""
+    names = list(dict.fromkeys(name for point in points for name in point))
     rows = (
-        [*point.values(), choice.scores[i], choice.best_epochs[i], int(i == choice.point)]
+        [*(point.get(name, "") for name in names), choice.scores[i], choice.best_epochs[i],
+         int(i == choice.point)]
         for i, point in enumerate(points)
-    )
-    write_csv(path, [*points[0], metric, "best_epoch", "chosen"], rows)
+    )  # fmt: skip
+    write_csv(path, [*names, metric, "best_epoch", "chosen"], rows)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

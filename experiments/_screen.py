@@ -13,9 +13,8 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
-from crl_jax.train import Selection
-
 from ._program import in_flags, suggest
+from ._study import SearchResult
 
 _WIDE = 1000
 _SPELL = "crl_jax.spell"
@@ -72,24 +71,28 @@ def machine(mesh: Mesh | None) -> str:
     return where
 
 
-def grid_table(
-    points: list[dict[str, float]], choice: Selection, n_seeds: int, metric: str
-) -> Table:
-    """Returns a table of the points of a sweep and their validation scores, the best in bold."""
+def grid_table(searched: SearchResult, n_seeds: int, metric: str) -> Table:
+    """Returns a table of the points of a search and their validation scores, the best in bold."""
+    points, choice = searched.points, searched.choice
     seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ", one seed"
-    table = Table(title=f"Grid, decided on validation data{seeds}")
-    for name in points[0]:
-        table.add_column(name, justify="right")
-    for name in (f"valid {metric}", "best epoch"):
+    table = Table(title=f"Search, decided on validation data{seeds}")
+    names = list(dict.fromkeys(name for point in points for name in point))
+    for name in (*names, f"valid {metric}", "best epoch"):
         table.add_column(name, justify="right")
     for i, point in enumerate(points):
+        if choice.best_epochs[i] == 0 and i != choice.point and searched.said:
+            continue  # neither trained nor finite
         table.add_row(
-            *(f"{value:g}" for value in point.values()),
+            *(_number(point.get(name, "")) for name in names),
             f"{choice.scores[i]:.4f}",
             str(choice.best_epochs[i]),
             style="bold" if i == choice.point else None,
         )
     return table
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def cell(values: Sequence[float]) -> str:

@@ -72,12 +72,13 @@ class Runs:
       phase: Name of the phase.
       n: Number of runs.
       epochs: Maximum number of epochs.
+      index: Index of the training among those of its phase, from 0.
     """
 
     phase: str
     n: int
     epochs: int
-    index: ClassVar[int] = 0
+    index: int = 0
 
     @property
     def name(self) -> str:
@@ -116,14 +117,18 @@ class SearchResult:
       points: Hyper-parameter values of the grid, one dictionary per grid point.
       choice: The selected grid point.
       models: Its learned models, one per seed, if the search has trained the final models already.
+      config: Its configuration, if it differs in more than numbers that a sweep sets.
+      said: Description of the search; empty for that of a grid.
     """
 
-    points: list[dict[str, float]]
+    points: list[dict[str, Any]]
     choice: train.Selection
     models: list[Any] | None = None
+    config: Any = None
+    said: str = ""
 
     @property
-    def point(self) -> dict[str, float]:
+    def point(self) -> dict[str, Any]:
         """Hyper-parameter values of the selected point."""
         return self.points[self.choice.point]
 
@@ -164,6 +169,15 @@ class Study(ABC, Generic[C, P]):
     scores: ClassVar[tuple[str, ...]]
     score: ClassVar[str]
     stages: ClassVar[tuple[str, ...]] = ("",)
+
+    def start(self, given: Mapping[str, str]) -> C:
+        """Returns the configuration that the flags change, without a recipe or a file.
+
+        Args:
+          given: Values of the flags, by field.
+        """
+        del given
+        return self.schema.kind()
 
     def folder_name(self, config: Any) -> str:
         """Returns the default name of a run directory, without the time."""

@@ -53,7 +53,7 @@ def main(
 def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, bool]:
     """Returns the configuration, the run directory, and whether its run is resumed."""
     schema = study.schema
-    default, arguments = take_base(arguments, study.recipes, schema)
+    default, arguments = take_base(arguments, study.recipes, schema, study.start)
     recipes = "\n      ".join(study.recipes)
     described = study.description.format(program=program(schema.command), recipes=recipes)
     config = schema.parse(arguments, default, described)
@@ -64,7 +64,7 @@ def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, 
         name = f"{study.folder_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}"
         return config, now.out or Path("runs") / name, False
     allowed = {name: getattr(now, name) for name in ("resume", "device", "mesh", "processes")}
-    if config != replace(schema.kind(), output=replace(schema.kind().output, **allowed)):
+    if config != replace(study.start({}), output=replace(schema.kind().output, **allowed)):
         raise ValueError("--resume goes on with the run's own configuration; omit other flags.")
     config = rundir.open_run(now.resume, schema)
     output = replace(config.output, mesh=now.mesh or config.output.mesh, processes=now.processes)
@@ -156,9 +156,12 @@ class _Training:
         axes = study.schema.axes(config)
         study.draw_first(*given, {name: values[0] for name, values in axes.items()}, folder)
         searched = study.search(*given, *outputs)
-        if axes:
+        if len(searched.points) > 1 or axes:
             metric = study.decided_by(config)
             rundir.write_sweep(folder / rundir.SWEEP, searched.points, searched.choice, metric)
+        if searched.config is not None:
+            config = searched.config
+            given = (config, self._problem)
         per_seed, cases, first = [], [], None
         for phase in study.phases(config)[1:]:
             trained = study.train_models(*given, phase, searched, *outputs)
@@ -182,10 +185,9 @@ class _Training:
         summary = study.summary(*given, searched, per_seed, self._history)
         rundir.write_json(folder / rundir.METRICS, summary)
         results = [*study.report(*given, searched, per_seed), *beside]
-        if not axes:
+        if len(searched.points) == 1 and not axes:
             return results
-        n_seeds = config.protocol.search_seeds
-        return [grid_table(searched.points, searched.choice, n_seeds, study.score), *results]
+        return [grid_table(searched, config.protocol.search_seeds, study.score), *results]
 
     def _on_entry(self, of: Run | Runs, entry: dict[str, Any]) -> None:
         self._history.append(of.line(entry))

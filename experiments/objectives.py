@@ -51,6 +51,9 @@ class Objective(Entry):
       similarity: Default similarity of users and items in training.
       similarities: Required similarity in training, and the default similarity for ranking; None
         if any is supported.
+      start: Name of the defaults that a training with this loss starts from, a key of
+        :data:`experiments.start.FAMILIES`.
+      candidates: Losses among which validation data choose, if this entry stands for several.
       resolve_values: Computes values that depend on others, see :meth:`Entry.complete`.
     """
 
@@ -67,6 +70,8 @@ class Objective(Entry):
     of_term: Mapping[str, Hyperparam] = field(default_factory=dict)
     similarity: models.Similarity = "inner"
     similarities: tuple[models.Similarity, models.Similarity] | None = None
+    start: str = "pairwise"
+    candidates: tuple[str, ...] = ()
     resolve_values: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +83,8 @@ class Objective(Entry):
     @property
     def flags(self) -> Mapping[str, Hyperparam]:
         """Counts, temperature, hyper-parameters, auxiliary-loss flags and settings."""
+        if self.candidates:
+            return {}
         found = {}
         for name, (said, limits) in _COUNTS.items():
             default = getattr(self, name)
@@ -192,19 +199,38 @@ _INNER = {"min_score": -5.0}
 _CHOSEN: Mapping[str, Objective] = {
     "bpr": Objective(loss=losses.bpr, n_neg=1),
     "bce": Objective(loss=losses.bce, n_neg=1),
-    "info_nce": Objective(loss=losses.info_nce),
-    "debiased": Objective(loss=losses.debiased_contrastive, defaults=_INNER, n_pos=5),
-    "hard": Objective(loss=losses.hard_contrastive, defaults=_INNER, n_pos=5),
-    "bayesian": Objective(loss=losses.bayesian_contrastive),
+    "auto": Objective(
+        help="the best of bpr, info_nce, bsl, debiased, hard, dpl and bayesian on validation data",
+        loss=losses.info_nce,
+        start="softmax",
+        candidates=("info_nce", "bpr", "bsl", "debiased", "hard", "dpl", "bayesian"),
+    ),
+    "info_nce": Objective(loss=losses.info_nce, start="softmax"),
+    "debiased": Objective(
+        loss=losses.debiased_contrastive,
+        defaults={**_INNER, "tau_plus": None},
+        n_pos=5,
+        start="softmax",
+    ),
+    "hard": Objective(
+        loss=losses.hard_contrastive,
+        defaults={**_INNER, "tau_plus": None},
+        n_pos=5,
+        start="softmax",
+    ),
+    "bayesian": Objective(
+        loss=losses.bayesian_contrastive, defaults={"tau_plus": None}, start="softmax"
+    ),
     "bsl": Objective(
         loss=losses.bilateral_softmax,
         defaults={"temperature": 0.2},
         n_neg=50,
         n_pos=0,
         similarity="cosine",
+        start="softmax",
     ),
-    "ccl": Objective(loss=losses.cosine_contrastive, n_neg=50, similarity="cosine"),
-    "dpl": Objective(loss=losses.debiased_pairwise, n_pos=5),
+    "ccl": Objective(loss=losses.cosine_contrastive, n_neg=50, similarity="cosine", start="cosine"),
+    "dpl": Objective(loss=losses.debiased_pairwise, defaults={"tau_plus": None}, n_pos=5),
     "bprac": Objective(
         help="BPR with each interaction weighted by its confidence, by EM",
         loss=losses.bpr,
@@ -247,6 +273,7 @@ _CHOSEN: Mapping[str, Objective] = {
         term=tasks.Uniformity,
         of_term=declared(tasks.Uniformity, "weight", flags={"weight": "gamma"}),
         similarities=("cosine", "inner"),
+        start="cosine",
     ),
 }
 OBJECTIVES = Registry(

@@ -1,0 +1,161 @@
+"""Search of a sweep by successive halving, within a limit of time."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crl_jax import train
+
+from ._ranges import read_json
+from ._rundir import write_json
+from ._study import OnEntry, Runs, SearchResult, no_finite_score
+
+PHASE = "tune"
+_SHORT = 3
+"""Ratio of the lengths of a complete training and of one of the first rung."""
+_AT_ONCE = 8
+"""Number of points that are trained together at most."""
+_FILE = "halving.json"
+
+
+@dataclass(frozen=True)
+class Space:
+    """Points that differ in numbers that a sweep can set.
+
+    Attributes:
+      config: The configuration.
+      points: Values of the swept numbers.
+      names: What further distinguishes the points of this space, such as the loss.
+    """
+
+    config: Any
+    points: Sequence[Mapping[str, float]]
+    names: Mapping[str, Any] = field(default_factory=dict)
+
+
+FitPoints = Callable[[Any, dict[str, np.ndarray], Path, Callable[[Any], None]], train.FitResult]
+"""Function ``fit(config, runs, checkpoint, on_entry)`` that trains runs together. ``runs`` has the
+values of each swept number, the ``seeds`` and the ``epochs``."""
+
+
+class _Record:
+    """Finished trainings of a search and their history, in a file of the run directory."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._stored: list[dict[str, Any]] = read_json(path) if path.exists() else []
+
+    @property
+    def trained(self) -> list[train.Trained]:
+        return [train.Trained(*map(_as_tuple, each["trained"])) for each in self._stored]
+
+    @property
+    def entries(self) -> list[tuple[int, list[dict[str, Any]]]]:
+        """Number of runs and history of each training."""
+        return [(each["n_runs"], each["entries"]) for each in self._stored]
+
+    def add(self, trained: train.Trained, n_runs: int, entries: list[dict[str, Any]]) -> None:
+        stored = {"trained": list(trained), "n_runs": n_runs, "entries": entries}
+        self._stored = json.loads(json.dumps([*self._stored, stored]))
+        write_json(self._path, self._stored)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def tune(
+    spaces: Sequence[Space],
+    fit: FitPoints,
+    checkpoints: Path,
+    on_entry: OnEntry,
+    on_stage: Callable[[str], None],
+) -> SearchResult:
+    """Searches the points of all spaces for the best validation score.
+
+    Args:
+      spaces: The points.
+      fit: Trains points of one space.
+      checkpoints: Folder of the checkpoints and of the finished trainings, with which an
+        interrupted search continues.
+      on_entry: See :data:`experiments._study.OnEntry`.
+      on_stage: Called with a description of each training.
+
+    Raises:
+      TrainingDiverged: If all points diverge.
+    """
+    owners = [space for space in spaces for _ in space.points]
+    points = [point for space in spaces for point in space.points]
+    protocol, longest = spaces[0].config.protocol, spaces[0].config.training.epochs
+    epochs = tuple(sorted({-(-longest // _SHORT), longest}))
+    seeds = np.arange(protocol.seed, protocol.seed + protocol.search_seeds)
+    record = _Record(checkpoints / _FILE)
+    index = count()
+    for n_runs, entries in record.entries:
+        of = Runs(PHASE, n_runs, longest, next(index))
+        for entry in entries:
+            on_entry(of, entry)
+
+    def train_points(rung: int, chosen: tuple[int, ...]) -> train.Trained:
+        own, n_runs, entries = owners[chosen[0]], len(chosen) * len(seeds), []
+        said = " ".join(f"{name}={value}" for name, value in own.names.items())
+        on_stage(f"rung {rung + 1} of {len(epochs)}: {len(chosen)} points {said}".rstrip())
+        runs = {
+            name: np.repeat([points[i][name] for i in chosen], len(seeds))
+            for name in points[chosen[0]]
+        }
+        runs |= {"seeds": np.tile(seeds, len(chosen)), "epochs": np.full(n_runs, epochs[rung])}
+
+        of = Runs(PHASE, n_runs, epochs[rung], next(index))
+
+        def report(entry: dict[str, Any]) -> None:
+            entries.append(entry)
+            on_entry(of, entry)
+
+        began, diverged = time.monotonic(), (np.nan,) * len(chosen)
+        path = checkpoints / f"{PHASE}-{rung}-{chosen[0]}.npz"
+        try:
+            choice = train.select_best(fit(own.config, runs, path, report), len(seeds))
+            scores, best = tuple(choice.scores.tolist()), tuple(choice.best_epochs.tolist())
+        except train.TrainingDiverged:
+            scores, best = diverged, (0,) * len(chosen)
+        seconds = round(time.monotonic() - began, 3)
+        trained = train.Trained(rung, chosen, scores, best, seconds)
+        record.add(trained, n_runs, entries)
+        path.unlink(missing_ok=True)
+        return trained
+
+    found = train.successive_halving(
+        train_points, _groups(spaces), epochs, minutes=protocol.tune or None, done=record.trained
+    )
+    if found.best is None:
+        raise no_finite_score()
+    last = [found.last(i) for i in range(len(points))]
+    scores = np.array([np.nan if each is None else each[1] for each in last])
+    best_epochs = np.array([0 if each is None else each[2] for each in last])
+    choice = train.Selection(found.best, found.best_epoch, found.score, scores, best_epochs)
+    named = [{**own.names, **point} for own, point in zip(owners, points, strict=True)]
+    complete = sum(len(each.candidates) for each in found.trained if each.rung == len(epochs) - 1)
+    tried = sum(each is not None for each in last)
+    said = (
+        f"searched {tried} of {len(points)} points for {epochs[0]} epochs, the best {complete} for "
+        f"{longest}, in {found.seconds:.0f} s"
+    )
+    return SearchResult(named, choice, config=owners[found.best].config, said=said)
+
+
+def _groups(spaces: Sequence[Space]) -> list[range]:
+    """Splits the points of each space into groups; the first groups of all spaces come first."""
+    groups, first = [], 0
+    for space in spaces:
+        end = first + len(space.points)
+        starts = range(first, end, _AT_ONCE)
+        groups += [(place, range(i, min(end, i + _AT_ONCE))) for place, i in enumerate(starts)]
+        first = end
+    return [group for _, group in sorted(groups, key=lambda each: each[0])]

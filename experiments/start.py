@@ -1,0 +1,235 @@
+"""Defaults of ``python -m experiments.recommend`` that carry to new data.
+
+A run without ``--recipe`` and ``--config`` starts from :func:`start`: the similarity, negatives,
+optimiser and length of training that won on average over twelve datasets, and a short search on
+validation data for the one number whose best value differs between datasets. A flag replaces the
+default that it names; a number that is given is not searched. ``benchmarks/defaults.py`` measures
+the defaults.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ._config import Config, EncoderOptions, LossOptions, SamplerOptions
+from ._options import ProtocolOptions, TrainOptions
+from .objectives import OBJECTIVES
+from .sampling import SAMPLERS
+
+LOSS, AUTO = "info_nce", "auto"
+"""The default loss, and the name that stands for a choice among several."""
+
+
+_STEPS, _EPOCHS = 1200, (20, 60)
+"""Number of steps that a training should take, and the bounds of its epochs."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Part of the space that ``--tune`` searches.
+
+    Attributes:
+      settings: Values of flags that differ from the defaults.
+      sweep: Values of each number that is searched.
+    """
+
+    settings: Mapping[str, Any]
+    sweep: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Defaults of losses that are alike.
+
+    Attributes:
+      training: Embedding size and optimiser.
+      sampler: Name of the sampler.
+      n_neg: Number of negatives; None for that of the loss.
+      similarity: Similarity in training; None for that of the loss.
+      temperature: Temperature, if the search does not set it; None for that of the loss.
+      search: Values of each number that a run without ``--sweep`` and ``--tune`` searches.
+      variants: The space of ``--tune``, the most promising first.
+    """
+
+    training: TrainOptions
+    sampler: str = "rns"
+    n_neg: int | None = None
+    similarity: Any = None
+    temperature: float | None = None
+    search: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = ()
+
+
+_TRAINING = TrainOptions(
+    dim=128, lr=3e-3, weight_decay=0.0, l2_target="rows", schedule="cosine", decay=0.0,
+    batch_size=1024, epochs=None, patience=_EPOCHS[1],
+)  # fmt: skip
+_INNER = replace(_TRAINING, lr=5e-3, weight_decay=0.03)
+_L2 = (0.003, 0.01, 0.03, 0.06)
+_PAIRWISE = (
+    Variant({}, {"weight_decay": (*_L2, 0.1)}),
+    Variant({"lr": 1.5e-3}, {"weight_decay": _L2}),
+    Variant({"dim": 32}, {"weight_decay": _L2}),
+)
+_HEAT = (0.1, 0.15, 0.25, 0.4, 0.7)
+FAMILIES: Mapping[str, Family] = {
+    "pairwise": Family(_INNER, search={"weight_decay": _L2}, variants=_PAIRWISE),
+    "softmax": Family(
+        _TRAINING,
+        sampler="shared",
+        n_neg=128,
+        similarity="cosine",
+        temperature=0.2,
+        search={"temperature": _HEAT},
+        variants=(
+            Variant({}, {"temperature": (0.07, *_HEAT, 1.0)}),
+            Variant(
+                {"similarity": "inner", "temperature": 1.0, "min_score": -5.0, "lr": 5e-3},
+                {"weight_decay": _L2},
+            ),
+            Variant({"dim": 256}, {"temperature": _HEAT}),
+            Variant({"dim": 32}, {"temperature": _HEAT}),
+            Variant({"lr": 1e-3}, {"temperature": _HEAT}),
+        ),
+    ),
+    "softmax-inner": Family(
+        _INNER, sampler="shared", n_neg=128, search={"weight_decay": _L2}, variants=_PAIRWISE
+    ),
+    "cosine": Family(
+        _TRAINING, variants=(Variant({}, {"lr": (1e-3, 3e-3, 6e-3)}), Variant({"dim": 32}, {}))
+    ),
+}
+_N_NEG = 8
+"""Negatives of a softmax loss that are drawn for each anchor."""
+_OF_COSINES = {"min_score": -1.0, "n_pos": 0}
+"""Hyper-parameters of losses of cosines."""
+_MINUTES = 5.0
+"""Time of the search of ``--loss auto``, in minutes."""
+
+
+def start(given: Mapping[str, str]) -> Config:
+    """Returns the configuration that flags change.
+
+    Args:
+      given: Values of the flags, by field; only the choices matter.
+    """
+    loss = given.get("loss", LOSS)
+    family = family_of(loss, given.get("similarity"))
+    sampler = given.get("sampler", family.sampler)
+    n_neg = family.n_neg
+    if sampler in SAMPLERS and n_neg is not None and sampler != family.sampler:
+        n_neg = None if sampler == "in-batch" else _N_NEG
+    training = family.training
+    if given.get("encoder") == "lightgcn":
+        training = replace(training, batch_size=2048)
+    is_searched = not ({"sweep", "tune"} & given.keys()) and not _is_zero(
+        given.get("valid_fraction", "")
+    )
+    minutes = _MINUTES if loss == AUTO and "tune" not in given else None
+    sweep = family.search.items() if is_searched and loss != AUTO else ()
+    values: dict[str, Any] = {"n_neg": n_neg, "temperature": family.temperature}
+    if family.similarity == "cosine":
+        values |= _OF_COSINES
+    takes = OBJECTIVES[loss].flags if loss in OBJECTIVES else {}
+    return Config(
+        objective=LossOptions(
+            loss=loss if loss in OBJECTIVES else LOSS,
+            **{name: value for name, value in values.items() if name in takes},
+        ),
+        sampling=SamplerOptions(sampler=family.sampler),
+        encoding=EncoderOptions(similarity=family.similarity),
+        training=training,
+        protocol=ProtocolOptions(
+            sweep=tuple(f"{name}={','.join(map(str, values))}" for name, values in sweep),
+            search="halving" if sweep else "grid",
+            tune=minutes,
+            keep=tuple(sorted(_searched() & given.keys())),
+        ),
+    )
+
+
+def _searched() -> set[str]:
+    """Returns the names of all flags that a search may set."""
+    variants = [each for family in FAMILIES.values() for each in family.variants]
+    return {name for each in variants for name in (*each.settings, *each.sweep)}
+
+
+def spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
+    """Returns configurations whose sweeps span what ``--tune`` searches, and how they differ.
+
+    Numbers that the flags set, :attr:`ProtocolOptions.keep`, are not searched.
+    """
+    objective = OBJECTIVES[config.objective.loss]
+    if objective.candidates:
+        return [
+            (_swept(merged(config, loss), family_of(loss, None).search), {"loss": loss})
+            for loss in objective.candidates
+        ]
+    found = []
+    for variant in family_of(config.objective.loss, config.encoding.similarity).variants:
+        if not variant.settings.keys() & {*config.protocol.keep}:
+            made = _swept(_changed(config, variant.settings), variant.sweep)
+            found.append((made, dict(variant.settings)))
+    return found or [(config, {})]
+
+
+def _swept(config: Config, values: Mapping[str, tuple[float, ...]]) -> Config:
+    sweep = tuple(
+        f"{name}={','.join(map(str, of))}"
+        for name, of in values.items()
+        if name not in config.protocol.keep
+    )
+    objective = config.objective
+    if "temperature" in values and "temperature" not in config.protocol.keep:
+        objective = replace(objective, temperature=None)
+    return replace(config, objective=objective, protocol=replace(config.protocol, sweep=sweep))
+
+
+def _changed(config: Config, settings: Mapping[str, Any]) -> Config:
+    """Returns the configuration with other values of flags, by field."""
+    takes = OBJECTIVES[config.objective.loss].flags
+    for section in ("objective", "encoding", "training"):
+        options = getattr(config, section)
+        own = {
+            name: value
+            for name, value in settings.items()
+            if hasattr(options, name) and (section != "objective" or name in takes)
+        }
+        config = replace(config, **{section: replace(options, **own)})
+    return config
+
+
+def merged(config: Config, loss: str) -> Config:
+    """Returns the configuration of one of the losses of ``--loss auto``: its own defaults.
+
+    Flags that differ from the defaults of ``--loss auto`` remain.
+    """
+    encoder = {"encoder": config.encoding.encoder}
+    before, own = (start({"loss": name, **encoder}) for name in (AUTO, loss))
+    sections = {}
+    for section in ("sampling", "encoding", "contrasting", "training"):
+        given, default = getattr(config, section), getattr(before, section)
+        changed = {
+            name: value for name, value in vars(given).items() if value != getattr(default, name)
+        }
+        sections[section] = replace(getattr(own, section), **changed)
+    return replace(config, objective=own.objective, **sections)
+
+
+def family_of(loss: str, similarity: str | None) -> Family:
+    """Returns the defaults of a loss, with the similarity that is given, if any."""
+    name = OBJECTIVES[loss].start if loss in OBJECTIVES else "pairwise"
+    return FAMILIES["softmax-inner" if (name, similarity) == ("softmax", "inner") else name]
+
+
+def default_epochs(n_interactions: int, batch_size: int) -> int:
+    """Returns the number of epochs: that of 1,200 steps, but between 20 and 60."""
+    return min(max(math.ceil(_STEPS * batch_size / n_interactions), _EPOCHS[0]), _EPOCHS[1])
+
+
+def _is_zero(text: str) -> bool:
+    try:
+        return float(text) == 0
+    except ValueError:
+        return False
