@@ -1,4 +1,4 @@
-"""Device layout of an evaluation: users in blocks, masked items and test items."""
+"""Device layout of an evaluation: users in blocks, masked or candidate items, and test items."""
 
 import dataclasses
 import warnings
@@ -50,15 +50,17 @@ class InteractionsLike(Protocol):
 
 @pytree_dataclass
 class Blocks:
-    """Users in blocks of equal size, with the pairs to mask."""
+    """Users in blocks of equal size, with the pairs to mask, or those to rank."""
 
     users: Any  # int32 [n_blocks, block]; the last block is padded with its last user
     slots: Any  # int32 [n_users]: position of each user in the flattened `users`
-    # The pairs to mask, in groups that belong to one block each. Padding has the row `block`,
-    # which is out of range, so that the scatter drops it.
-    mask_rows: Any  # int32 [n_groups, _GROUP]
-    mask_items: Any  # int32 [n_groups, _GROUP]
+    # The pairs, in groups that belong to one block each. Padding has the row `block`, which is
+    # out of range, so that the scatter drops it.
+    pair_rows: Any  # int32 [n_groups, _GROUP]
+    pair_items: Any  # int32 [n_groups, _GROUP]
     group_starts: Any  # int32 [n_blocks + 1]
+    # Whether the pairs are the candidates; otherwise they are masked.
+    keeps_pairs: bool = dataclasses.field(default=False, metadata=STATIC)
 
 
 @pytree_dataclass
@@ -73,7 +75,7 @@ class EvalLayout:
       n_candidates: Number of unmasked items per user, int32 ``[n_evaluated]``.
       test_starts: Offset of each user's test items in ``test_items``, int32 ``[n_evaluated]``.
       test_items: Test items, increasing within a user, int32 ``[n_test]``.
-      blocks: Users in blocks and the pairs to mask; private.
+      blocks: Users in blocks, and the pairs to mask or to rank; private.
       block_tests: Three int32 arrays ``[n_blocks, block]``: ``test_starts``, ``n_relevant`` and
         the number of masked items of each row; private.
       n_users: Number of users of the datasets, evaluated or not; static.
@@ -104,12 +106,25 @@ def eval_layout(
     *,
     block_size: int | None = None,
     exclude: Sequence[InteractionsLike] = (),
+    candidates: InteractionsLike | None = None,
 ) -> EvalLayout:
     """Prepares the evaluation of a test set: users, masked items and relevant items. Host only.
 
     A user's candidates are the items without an interaction in ``train`` or ``exclude``; the
     relevant items are those in ``test``. Test pairs that are masked are neither candidates nor
     relevant (with a warning). Users without a relevant item are not evaluated.
+
+    With ``candidates``, only those items of a user are ranked. On data with randomly exposed test
+    items, such as Yahoo!-R3 and Coat, they are the exposed items, and ``test`` has those of them
+    that are rated highly:
+
+    >>> from crl_jax.data import Interactions
+    >>> ids = {"user_ids": [0], "item_ids": range(9)}
+    >>> train = Interactions.from_arrays([0, 0], [0, 1], **ids)
+    >>> exposed = Interactions.from_arrays([0] * 4, [2, 4, 6, 8], ratings=[1, 5, 2, 4], **ids)
+    >>> layout = eval_layout(train, exposed.select(exposed.ratings >= 4), candidates=exposed)
+    >>> print(layout.n_candidates, layout.n_relevant)
+    [4] [2]
 
     Args:
       train: Training interactions.
@@ -118,6 +133,8 @@ def eval_layout(
         arrays ``[block_size, n_items]``; the metrics do not depend on it. By default 256, or
         fewer if these arrays would exceed 256 MB each.
       exclude: Further interactions to mask, such as a validation set.
+      candidates: Items to rank for each user, less the masked ones; by default the catalogue.
+        Test pairs that are not among them are not relevant (with a warning).
 
     Raises:
       ValueError: If an argument is not in CSR form, if the datasets differ in users or items (in
@@ -125,7 +142,10 @@ def eval_layout(
         or if there is no user to evaluate.
     """
     check_interactions("train", train)
-    for name, data in [("test", test), *(("exclude", e) for e in exclude)]:
+    others = [("test", test), *(("exclude", data) for data in exclude)]
+    if candidates is not None:
+        others.append(("candidates", candidates))
+    for name, data in others:
         check_interactions(name, data)
         if (data.n_users, data.n_items) != (train.n_users, train.n_items):
             raise ValueError(
@@ -144,24 +164,34 @@ def eval_layout(
     n_items = train.n_items
     tested = pair_ids(test)
     # Interactions of users without test items are not needed and may be most of the data.
-    masked = pair_ids(train, *exclude, users=np.unique(tested // n_items))
-    n_tested = tested.size
-    tested = tested[~np.isin(tested, masked, assume_unique=True, kind="sort")]
+    rows = np.unique(tested // n_items)
+    pairs = pair_ids(train, *exclude, users=rows)
+    n_tested, reason = tested.size, "also in `train` or `exclude`: they are masked and"
+    tested = _among(tested, pairs, False)
+    if tested.size and candidates is not None:
+        pairs = _among(pair_ids(candidates, users=rows), pairs, False)
+        n_unmasked, tested = tested.size, _among(tested, pairs, True)
+        if tested.size < n_unmasked:
+            reason = "not in `candidates`, or are in `train` or `exclude`: they are"
     if tested.size and tested.size < n_tested:
         warnings.warn(
-            f"{n_tested - tested.size} of {n_tested} pairs of `test` are also in `train` or "
-            "`exclude`: they are masked and not evaluated.",
+            f"{n_tested - tested.size} of {n_tested} pairs of `test` are {reason} not evaluated.",
             stacklevel=2,
         )
     if not tested.size:
-        raise ValueError("`test` must hold a pair that is neither in `train` nor in `exclude`.")
+        also = "" if candidates is None else ", and is in `candidates`"
+        raise ValueError(
+            f"`test` must hold a pair that is neither in `train` nor in `exclude`{also}."
+        )
 
     users, starts, counts = np.unique(tested // n_items, return_index=True, return_counts=True)
-    n_masked = np.bincount(masked // n_items, minlength=train.n_users)[users]
+    n_pairs = np.bincount(pairs // n_items, minlength=train.n_users)[users]
+    n_masked = n_pairs if candidates is None else n_items - n_pairs
     # AUC loops over the test items of a block up to their maximum per user: blocks hold users
     # with similar numbers.
     order = np.argsort(-counts, kind="stable")
-    blocks = block_layout(users, order, masked, n_items, block_size)
+    blocks = block_layout(users, order, pairs, n_items, block_size)
+    blocks = dataclasses.replace(blocks, keeps_pairs=candidates is not None)
 
     def per_row(values: np.ndarray) -> np.ndarray:
         rows = np.zeros(blocks.users.size, np.int32)
@@ -214,14 +244,21 @@ def pair_ids(
     return ids
 
 
+def _among(
+    ids: Int[np.ndarray, " n"], others: Int[np.ndarray, " m"], wanted: bool
+) -> Int[np.ndarray, " n_kept"]:
+    """Returns the distinct ``ids`` that are in ``others``, or those that are not."""
+    return ids[np.isin(ids, others, assume_unique=True, kind="sort", invert=not wanted)]
+
+
 def block_layout(
     users: Int[np.ndarray, " n_users"],
     order: Int[np.ndarray, " n_users"],
-    masked: Int[np.ndarray, " n_masked"],
+    pairs: Int[np.ndarray, " n_pairs"],
     n_items: int,
     block_size: int | None,
 ) -> Blocks:
-    """Groups ``users[order]`` into blocks with their pairs from the sorted ids ``masked``."""
+    """Groups ``users[order]`` into blocks with their pairs from the sorted ids ``pairs``."""
     if block_size is None:
         block_size = max(
             _ROW_MULTIPLE, min(256, _MAX_SCORES // n_items // _ROW_MULTIPLE * _ROW_MULTIPLE)
@@ -235,13 +272,13 @@ def block_layout(
     slots[order] = np.arange(n)
     users = users[order].astype(np.int64)
 
-    first = np.searchsorted(masked, users * n_items)
-    counts = np.searchsorted(masked, (users + 1) * n_items) - first
+    first = np.searchsorted(pairs, users * n_items)
+    counts = np.searchsorted(pairs, (users + 1) * n_items) - first
     row = np.repeat(np.arange(n), counts)
     # Position of each pair in the concatenation of all rows, in its row, and in its block.
     position = np.arange(row.size)
     row_start = np.cumsum(counts) - counts
-    items = masked[first[row] + position - row_start[row]] % n_items
+    items = pairs[first[row] + position - row_start[row]] % n_items
     block_start = np.append(row_start, row.size)[np.minimum(np.arange(n_blocks + 1) * block, n)]
     n_groups = -(-np.diff(block_start) // _GROUP)
     group_starts = np.concatenate([[0], np.cumsum(n_groups)])
@@ -250,16 +287,16 @@ def block_layout(
 
     # Padded to one of few numbers of groups, so that other users rarely trigger recompilation.
     shape = (_rounded(int(group_starts[-1])), _GROUP)
-    mask_rows, mask_items = np.full(shape, block, np.int32), np.zeros(shape, np.int32)
-    mask_rows.flat[slot] = row % block
-    mask_items.flat[slot] = items
+    pair_rows, pair_items = np.full(shape, block, np.int32), np.zeros(shape, np.int32)
+    pair_rows.flat[slot] = row % block
+    pair_items.flat[slot] = items
     return Blocks(
         users=np.pad(users, (0, n_blocks * block - n), "edge")
         .reshape(n_blocks, block)
         .astype(np.int32),
         slots=slots,
-        mask_rows=mask_rows,
-        mask_items=mask_items,
+        pair_rows=pair_rows,
+        pair_items=pair_items,
         group_starts=group_starts.astype(np.int32),
     )
 

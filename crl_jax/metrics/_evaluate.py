@@ -1,8 +1,8 @@
 """Ranking evaluation over the full catalogue, in blocks of users.
 
-Per block of a layout: score all items, set the known ones to -inf, select the top k. Only item
-indices and integer counts leave a block; all metrics are computed from them outside, so that they
-do not depend on the grouping of users.
+Per block of a layout: score all items, set all but the candidates to -inf, select the top k. Only
+item indices and integer counts leave a block; all metrics are computed from them outside, so that
+they do not depend on the grouping of users.
 """
 
 from collections.abc import Sequence
@@ -71,10 +71,10 @@ def evaluate(
 ) -> dict[str, Float[Array, "..."]]:
     """Ranks the full catalogue for every test user and computes ranking metrics.
 
-    Items are ranked by score, ties by lower index; masked items and items with the score -inf
-    are never recommended. If fewer than ``k`` items remain, the list is shorter and precision
-    still divides by ``k``. A user with a NaN score of a candidate gets NaN in every metric, and
-    the coverage is NaN, so that a diverged model cannot look good.
+    Items are ranked by score, ties by lower index; items that are no candidates of the layout, and
+    items with the score -inf, are never recommended. If fewer than ``k`` items remain, the list is
+    shorter and precision still divides by ``k``. A user with a NaN score of a candidate gets NaN in
+    every metric, and the coverage is NaN, so that a diverged model cannot look good.
 
     The values do not depend on the block size of the layout, bit for bit, if the scores of a user
     from ``score_fn`` do not. May be called inside ``jit`` (``score_fn``, ``ks`` and ``auc``
@@ -127,7 +127,7 @@ def evaluate_lists(
 
     Args:
       items: Item indices of each user of ``layout.users``, best first; -1 pads short lists. Items
-        that the layout masks count as misses.
+        that are no candidates of the layout count as misses.
       layout: Test data, from :func:`eval_layout`.
       ks: Positive cutoffs, or one. Beyond the length of the lists there are no hits.
 
@@ -333,7 +333,7 @@ def _masked_scores(
     n_items: int,
     mesh: Mesh | None,
 ) -> Float[Array, "block items"]:
-    """Computes the scores of one block, with -inf at the pairs to mask.
+    """Computes the scores of one block, with -inf at all items but the candidates.
 
     The number of scatters depends on the block: padding all blocks to the same number of pairs
     would cost as much as the users with the longest histories.
@@ -351,12 +351,14 @@ def _masked_scores(
         sharding = NamedSharding(mesh, PartitionSpec(mesh_axis(mesh, DATA), mesh_axis(mesh, TABLE)))
         scores = lax.with_sharding_constraint(scores, sharding)
 
-    def mask_group(group: Array, scores: Array) -> Array:
-        rows, items = blocks.mask_rows[group], blocks.mask_items[group]
-        return scores.at[rows, items].set(-jnp.inf, mode="drop")
+    def set_group(group: Array, masked: Array) -> Array:
+        index = blocks.pair_rows[group], blocks.pair_items[group]
+        values = scores.at[index].get(mode="clip") if blocks.keeps_pairs else -jnp.inf
+        return masked.at[index].set(values, mode="drop")
 
     start, stop = blocks.group_starts[block], blocks.group_starts[block + 1]
-    return lax.fori_loop(start, stop, mask_group, scores)
+    before = jnp.full_like(scores, -jnp.inf) if blocks.keeps_pairs else scores
+    return lax.fori_loop(start, stop, set_group, before)
 
 
 def _inversions(

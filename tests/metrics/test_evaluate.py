@@ -131,11 +131,12 @@ def check(got, want):
 
 
 # Each case compiles; so one of them mixes users of all kinds.
-@pytest.mark.filterwarnings("ignore:.*pairs of `test` are also in:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*pairs of `test` are:UserWarning")
 @pytest.mark.parametrize(
-    ("k", "block_size", "diverged"), [(1, 9, False), (13, 1, True), (20, 100, False)]
+    ("k", "block_size", "diverged", "exposed"),
+    [(1, 9, False, None), (13, 1, True, None), (20, 100, False, None), (3, 9, True, 0.6)],
 )
-def test_ragged_data_ties_and_strange_scores(k, block_size, diverged):
+def test_ragged_data_ties_and_strange_scores(k, block_size, diverged, exposed):
     rng = np.random.default_rng(k)
     shape = (61, 13)
     # Densities vary by user, so that some users have no item and some have all of them.
@@ -150,22 +151,32 @@ def test_ragged_data_ties_and_strange_scores(k, block_size, diverged):
     kinds = np.float32([np.inf, -np.inf, -0.0] + [np.nan] * diverged)
     strange = rng.random(shape) < rng.choice([0.0, 0.1, 0.9], (shape[0], 1))
     scores[strange] = rng.choice(kinds, strange.sum())
+    masked, candidates = known | model_state, None
+    if exposed is not None:  # it lacks some wanted items, and has some masked ones
+        listed = rng.random(shape) < exposed
+        masked, candidates = masked | ~listed, Csr.of(listed)
     plan = eval_layout(
-        Csr.of(known), Csr.of(wanted), exclude=[Csr.of(model_state)], block_size=block_size
-    )
-    masked = known | model_state
+        Csr.of(known), Csr.of(wanted), exclude=[Csr.of(model_state)], block_size=block_size,
+        candidates=candidates,
+    )  # fmt: skip
+    np.testing.assert_array_equal(plan.n_candidates, (~masked).sum(1)[plan.users])
     np.testing.assert_array_equal(plan.users, np.nonzero((wanted & ~masked).any(1))[0])
     got = evaluate(table, jnp.asarray(scores), plan, ks=(k,))
     check(got, reference(scores, masked, wanted, k))
 
 
-def test_large_catalogue_and_long_histories():
-    # Top-k uses its algorithm for long rows, and the pairs to mask need more than one scatter.
+@pytest.mark.parametrize("listed", [False, True])
+def test_large_catalogue_and_long_histories(listed):
+    # Top-k uses its algorithm for long rows, and the pairs need more than one scatter.
     known, wanted, scores = random_case(1, n_users=12, n_items=5000, density=0.002)
     known[0], wanted[0] = np.arange(5000) >= 100, np.arange(5000) < 30
-    plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=16)
+    candidates, masked = None, known
+    if listed:  # user 0 has 100, user 1 has 4,990
+        exposed = wanted | (np.arange(5000) < np.where(np.arange(12) == 1, 4990, 100)[:, None])
+        candidates, masked = Csr.of(exposed), known | ~exposed
+    plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=16, candidates=candidates)
     got = evaluate(table, jnp.asarray(scores), plan, ks=(3, 10))
-    check(got, reference(scores, known, wanted, 10))
+    check(got, reference(scores, masked, wanted, 10))
 
 
 def ranx_values(qrels, run, names):
@@ -357,6 +368,10 @@ def test_errors_say_what_is_wrong():
         eval_layout(train, test, exclude=[Csr.of(wanted[:-1])])
     with raises(ValueError, match="`test` must hold a pair"):
         eval_layout(train, train)
+    with raises(ValueError, match="`test` must hold a pair .*, and is in `candidates`"):
+        eval_layout(train, test, candidates=train)
+    with raises(ValueError, match="`candidates` must have the 8 users"):
+        eval_layout(train, test, candidates=Csr.of(wanted[:-1]))
     with raises(ValueError, match="`block_size` must be positive"):
         eval_layout(train, test, block_size=0)
     plan = eval_layout(train, test)
@@ -429,6 +444,10 @@ def test_test_pairs_in_training_are_reported():
     n = int(np.sum(known | wanted))
     with pytest.warns(UserWarning, match=f"{known.sum()} of {n} pairs of `test` are also in"):
         eval_layout(Csr.of(known), Csr.of(known | wanted))
+    listed = np.where(np.arange(9) < 5, known | wanted, False)
+    n_lost = n - int(np.sum(listed & ~known))
+    with pytest.warns(UserWarning, match=f"{n_lost} of {n} pairs of `test` are not in `cand"):
+        eval_layout(Csr.of(known), Csr.of(known | wanted), candidates=Csr.of(listed))
 
 
 class UserItemTables(NamedTuple):
