@@ -44,7 +44,12 @@ class DataOptions:
     """Fraction of the training interactions held out for validation. With 0 nothing is held out,
     and training lasts --epochs."""
     min_rating: Annotated[float | None, Range()] = None
-    """Minimum rating of an interaction to count as a positive."""
+    """Minimum rating of an interaction to count as a positive. With --test-rating it applies to the
+    training and validation parts only."""
+    test_rating: Annotated[float | None, Range()] = field(default=None, metadata={WAS: None})
+    """Minimum rating of a relevant test interaction, for a test part of randomly exposed items.
+    Metrics named exposed_ and so on rank all items of each user's test part by score, and no
+    others. Training interactions of any rating are positives, unless --min-rating is given."""
     user_col: str | None = None
     """Name of the user column, if it is not detected; its position from 0 in text without a
     header."""

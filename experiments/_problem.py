@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from crl_jax import data, metrics
 
 from ._options import DataOptions
@@ -17,6 +19,9 @@ _READING = (
     "user_col", "item_col", "rating_col", "time_col", "format", "delimiter", "header", "quote_char",
     "encoding", "min_rating",
 )  # fmt: skip
+_MAX_GRADES = 11
+"""Maximum number of distinct values of a rating scale, such as 0 to 10; play counts have more."""
+
 OnStage = Callable[[str], None]
 """Callback ``on_stage(what)``, called with the description of each stage that begins."""
 
@@ -32,10 +37,12 @@ class Problem:
       train: Training set.
       valid: Validation set, for early stopping and the selection among the points of a sweep. None
         with ``--valid-fraction 0``.
-      test: Test set, evaluated once, at the end.
+      test: Test set, evaluated once, at the end. With ``--test-rating`` the relevant interactions
+        of the test part.
       known: Union of training and validation set, masked when the test set is evaluated.
       tau_plus: The true rate of false negatives, if the data are simulated; else None.
       columns: Columns that were read from each file, and those that were not.
+      exposed: All interactions of the test part, with ``--test-rating``; else None.
     """
 
     train: data.Interactions
@@ -44,6 +51,7 @@ class Problem:
     known: data.Interactions
     tau_plus: float | None = None
     columns: tuple[data.Columns, ...] = ()
+    exposed: data.Interactions | None = None
 
     @property
     def n_rows(self) -> int:
@@ -55,6 +63,14 @@ class Problem:
         """Layout of the evaluation on the test set, in which known items are masked."""
         with spoken(test="the test part", train="the training part"):
             return metrics.eval_layout(self.known, self.test)
+
+    @cached_property
+    def exposed_layout(self) -> metrics.EvalLayout | None:
+        """Layout of the evaluation among each user's items of the test part; see ``exposed``."""
+        if self.exposed is None:
+            return None
+        with spoken(test="the test part", train="the training part"):
+            return metrics.eval_layout(self.known, self.test, candidates=self.exposed)
 
     def learned(self, phase: str, final_training: str) -> tuple[str, ...]:
         """Returns the names of the data parts that a phase trains on."""
@@ -119,6 +135,11 @@ def load_problem(
     on_stage("splitting")
     with spoken(k="--leave-last-k", seed="--split-seed", data=f"--data {options.data}"):
         split = loaded if isinstance(loaded, data.Split) else _cut_test(loaded, options)
+    exposed = None
+    if options.test_rating is not None:
+        exposed, split = split.test, _by_rating(split, options)
+    elif options.min_rating is None and options.split != "clean":
+        _warn_of_ratings(split.train)
     train, valid, test = split.train, split.valid, split.test
     if test is None:
         raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
@@ -137,7 +158,7 @@ def load_problem(
         train, valid = cut.train, cut.valid
     elif valid is not None:
         known = data.union(train, valid)
-    problem = Problem(train, valid, test, known, tau_plus, columns)
+    problem = Problem(train, valid, test, known, tau_plus, columns, exposed)
     _check(problem, options)
     return problem
 
@@ -156,6 +177,8 @@ def _load(
         on_stage("simulating")
         simulated = data.simulate()
         return simulated.interactions, (), simulated.tau_plus
+    if options.test_rating is not None:  # ratings are selected after the split
+        given.pop("min_rating", None)
     name = source_name(options)
     on_stage(f"reading {name}")
     given["progress"] = on_read
@@ -189,6 +212,51 @@ def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
             return data.leave_k_out(loaded, k=options.leave_last_k, seed=None if by_time else seed)
         case "clean":
             return data.split_top_rated(loaded, seed=seed)
+
+
+def _by_rating(split: data.Split, options: DataOptions) -> data.Split:
+    """Selects the test interactions by ``--test-rating``, and all others by ``--min-rating``."""
+    parts = dict(split.parts())
+    for name, part in split.parts():
+        which = "test_rating" if name == "test" else "min_rating"
+        if (least := getattr(options, which)) is None:
+            continue
+        if part.ratings is None:
+            raise ValueError(
+                f"{flag(which)} {least:g} needs ratings; the {name} part of --data {options.data} "
+                f"has none: name their column by --rating-col, or omit {flag(which)}."
+            )
+        parts[name] = part.select(part.ratings >= least)
+        if not len(parts[name]):
+            raise ValueError(
+                f"{flag(which)} {least:g}: the highest rating in the {name} part of --data "
+                f"{options.data} is {part.ratings.max():g}."
+            )
+    return data.Split(**parts)
+
+
+def _warn_of_ratings(train: data.Interactions) -> None:
+    """Warns that interactions of every rating are positives."""
+    if train.ratings is None or not len(train):
+        return
+    grades = np.unique(train.ratings)
+    low, high = grades[0], grades[-1]
+    if low == high:
+        return
+    if len(grades) <= _MAX_GRADES:
+        middle, enough = (low + high) / 2, grades[grades >= low + 0.7 * (high - low)][0]
+        share = np.mean(train.ratings < middle)
+        found = f"every rating counts as a positive: {share:.1%} are below {middle:g}"
+        found, enough = f"{found} on a scale of {low:g} to {high:g}", f" {enough:g}"
+    else:
+        found = "every interaction counts as a positive, whatever the value of its rating"
+        found, enough = f"{found}, {low:g} to {high:g} with median {np.median(train.ratings):g}", ""
+    warnings.warn(
+        f"{found}. If low values are dislikes, use --min-rating{enough}; if they are not, as in "
+        f"play counts, --min-rating {low:.9g} keeps all without this warning.",
+        data.DataWarning,
+        stacklevel=2,
+    )
 
 
 def _check(problem: Problem, options: DataOptions) -> None:

@@ -42,10 +42,9 @@ from .start import AUTO, default_epochs, spaces, start
 
 VALIDATION_K = 20
 BASELINES = "baselines.csv"
-METRICS = (
-    "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
-)  # fmt: skip
-"""Test metrics, in display order."""
+_OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
+METRICS = (*_OF_USERS[:-1], "coverage", "auc", *(f"exposed_{name}" for name in _OF_USERS))
+"""Test metrics, in display order; those named exposed rank the items of the test part only."""
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
 
@@ -172,9 +171,12 @@ class Recommend(Study[Config, Problem]):
         sizes = [f"{len(problem.train):,} train"]
         if problem.valid is not None:
             sizes.append(f"{len(problem.valid):,} validation")
+        sizes.append(f"{len(problem.test):,} test")
+        if problem.exposed is not None:
+            sizes[-1] += f" of {len(problem.exposed):,} exposed"
         yield (
             f"{problem.known.n_users:,} users × {problem.known.n_items:,} items; interactions: "
-            f"{', '.join(sizes)}, {len(problem.test):,} test"
+            f"{', '.join(sizes)}"
         )
         for columns in problem.columns:
             yield f"columns of {Path(columns.origin).name}: {columns}"
@@ -252,10 +254,12 @@ class Recommend(Study[Config, Problem]):
         """Computes the ranking metrics of the test set."""
         # Each of several processes has the whole tables by now and evaluates independently.
         mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
-        values = metrics.evaluate(
-            models.inner_scores, learned, problem.layout, ks=config.protocol.k, mesh=mesh
-        )
+        score = partial(metrics.evaluate, models.inner_scores, learned, ks=config.protocol.k)
+        values = score(problem.layout, mesh=mesh)
         found = metrics.summarize(values)
+        if (exposed := problem.exposed_layout) is not None:
+            among = metrics.summarize(score(exposed, mesh=mesh))
+            found |= {f"exposed_{name}": value for name, value in among.items()}
         shown = [name for name in found if name.partition("@")[0] in METRICS]
         return Evaluation(
             {name: found[name] for name in sorted(shown, key=_display_order)},

@@ -42,7 +42,7 @@ WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 
 FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
              "risk_lambda", "risk_lambda_slope", "risk_lambda_min", *WHOLE)  # fmt: skip
 SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # closed intervals
-ANY = ("min_rating", "min_score")
+ANY = ("min_rating", "test_rating", "min_score")
 POSITIVE = ("temperature", "distribution_scale", "rank_scale", "init_scale", "lr")
 COUNTS = ("leave_last_k", "n_neg", "confidence_every", "n_group", "candidates", "layers", "dim",
           "batch_size", "epochs", "patience", "eval_every", "seeds", "search_seeds",
@@ -157,7 +157,9 @@ def test_what_was_written_is_read():
     assert not fault(STORED | {"environment": {"python": "3.11"}})
 
 
-LATER = {"baselines": "none", "batches": "device", "mesh": None, "processes": None}
+LATER = {
+    "baselines": "none", "batches": "device", "mesh": None, "processes": None, "test_rating": None,
+}  # fmt: skip
 """Flags added later, with the values that older configurations imply."""
 
 

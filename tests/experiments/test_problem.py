@@ -5,8 +5,11 @@ import pytest
 from _helpers.refusals import raises
 
 from crl_jax.data import DataWarning
+from crl_jax.models import Tables
+from experiments._config import Config
 from experiments._options import DataOptions
 from experiments._problem import load_problem
+from experiments._recommend import Recommend
 
 pytestmark = pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 
@@ -105,3 +108,82 @@ def test_parts_without_ratings_join_in_silence(folder, recwarn):
     assert pairs(problem.held_out(problem.train)) == pairs(problem.valid, problem.test)
     assert pairs(problem.joined(("train", "valid", "test"))) == set(PAIRS)
     assert not [w for w in recwarn if issubclass(w.category, DataWarning)]
+
+
+@pytest.mark.parametrize("min_rating", [None, 3.0])
+def test_a_test_rating_selects_the_relevant_test_items_only(folder, min_rating):
+    options = DataOptions(str(folder), test_rating=4.0, min_rating=min_rating)
+    problem = load_problem(options)
+
+    def rated(pairs, least):
+        return {(u, i) for u, i in pairs if 1 + (u + i) % 5 >= (least or 0)}
+
+    assert pairs(problem.known) == rated(set(PAIRS) - TEST, min_rating)
+    assert pairs(problem.test) == rated(TEST, 4)
+    assert pairs(problem.exposed) == TEST
+    layout = problem.exposed_layout
+    counts = problem.exposed.degrees[np.asarray(layout.users)]
+    np.testing.assert_array_equal(layout.n_candidates, counts)
+    np.testing.assert_array_equal(layout.n_relevant, problem.test.degrees[layout.users])
+
+
+@pytest.mark.usefixtures("quick_compiles")
+def test_metrics_among_exposed_items_rank_the_test_part(folder):
+    problem = load_problem(DataOptions(str(folder), test_rating=4.0))
+    sides = problem.known.n_users, problem.known.n_items
+    users, items = (RNG.normal(size=(n, 3)).astype(np.float32) for n in sides)
+    found = Recommend().evaluate(Config(), problem, Tables(users, items), 0, print).metrics
+    want = []
+    for user in np.unique(problem.test.users):
+        start, stop = problem.exposed.indptr[user : user + 2]
+        rated = problem.exposed.ratings[start:stop] >= 4
+        scores = items[problem.exposed.items[start:stop]].astype(np.float64) @ users[user]
+        discounts = 1 / np.log2(np.arange(2, 2 + len(rated)))
+        hits = rated[np.argsort(-scores)]
+        want.append([discounts[:5] @ hits[:5] / discounts[: min(5, hits.sum())].sum(),
+                     hits[:5].sum() / hits.sum()])  # fmt: skip
+    got = [found["exposed_ndcg@5"], found["exposed_recall@5"]]
+    np.testing.assert_allclose(got, np.mean(want, axis=0), rtol=1e-5)
+    assert found["ndcg@5"] < found["exposed_ndcg@5"]
+    assert "exposed_coverage@5" not in found
+
+
+def test_a_test_rating_that_does_not_fit_is_refused(folder):
+    with raises(ValueError, match="--test-rating 6: the highest rating in the test part .* is 5"):
+        load_problem(DataOptions(str(folder), test_rating=6.0))
+    (folder / "test.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in TEST))
+    with raises(ValueError, match="--test-rating 4 needs ratings; .* name .* by --rating-col"):
+        load_problem(DataOptions(str(folder), test_rating=4.0))
+    assert load_problem(DataOptions(str(folder))).exposed_layout is None
+
+
+def written(path, ratings):
+    rows = [f"{n % 20},{n // 20},{rating}" for n, rating in enumerate(ratings)]
+    path.write_text("\n".join(["user,item,rating", *rows]) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("ratings", "message"),
+    [
+        ([1, 2, 3, 4, 5] * 20, "40.0% are below 3 on a scale of 1 to 5. .* --min-rating 4; .*"
+         "--min-rating 1 keeps all"),
+        ([0.5, 5.0, 4.5, 4.0] * 25, "25.0% are below 2.75 .* 0.5 to 5. .* --min-rating 4; "),
+        (range(3, 103), "the value of its rating, 3 to 102 with median 5.*use --min-rating; if .*"
+         "--min-rating 3 keeps all"),
+    ],
+)  # fmt: skip
+def test_unused_ratings_are_reported(tmp_path, ratings, message):
+    path = written(tmp_path / "train.csv", ratings)
+    (tmp_path / "test.csv").write_text("user,item,rating\n0,0,5\n1,99,1\n")
+    with pytest.warns(DataWarning, match=message):
+        load_problem(DataOptions(path, tmp_path / "test.csv"))
+
+
+@pytest.mark.filterwarnings("error::crl_jax.data.DataWarning")
+def test_used_or_equal_ratings_are_not_reported(tmp_path):
+    path = written(tmp_path / "log.csv", [1, 2, 3, 4, 5] * 20)
+    for options in ({"min_rating": 1.0}, {"test_rating": 4.0}, {"rating_col": ""},
+                    {"split": "clean"}):  # fmt: skip
+        load_problem(DataOptions(path, **options))
+    load_problem(DataOptions(written(tmp_path / "log.csv", [1] * 100)))
