@@ -213,15 +213,11 @@ def sampling_table(title: str, number: str, **rest: Any) -> Target:
 
 
 def _check_encoders(options: Options) -> None:
-    if options.setting == "minibatch":
-        return
-    if "lightgcn" in options.encoders:
+    if options.setting != "minibatch" and "lightgcn" in options.encoders:
         raise ValueError(
             "--encoders lightgcn needs --setting minibatch: in the published setting a step is one "
             "triplet, and each would require a propagation over the whole graph."
         )
-    if options.estimate:
-        raise ValueError("--estimate requires --setting minibatch.")
 
 
 def _training_time(minutes: str) -> str:

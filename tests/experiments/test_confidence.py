@@ -1,6 +1,7 @@
 """Tests of chapter 3, noisy positives: its protocol, evaluation, and commands on small data."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from crl_jax import data
 from crl_jax.data import Interactions
 from experiments.objectives import popular_and_not
-from experiments.reproduce import chapter_3, main, store
+from experiments.reproduce import chapter_3, cost, main, store
 from experiments.reproduce.chapter_4 import TABLES
 from experiments.reproduce.data import load_world, with_noise
 from experiments.reproduce.methods import Minibatch
@@ -107,6 +108,28 @@ def test_the_confidence_is_evaluated_by_the_ratings(run, out, world, monkeypatch
     height = [float(x["true_positive_rate"]) for x in curves if x["method"] == "prior"]
     assert np.trapezoid(height, dx=0.01) == pytest.approx(want, abs=0.01)
     assert (out / "figure-3.4.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("table", ["table-3.2", "table-3.3"])
+def test_the_time_of_a_table_is_estimated(folder, tmp_path, table, monkeypatch, capsys):
+    """Each measured epoch includes an EM round of the confidence, so that the time is a bound."""
+    rounds = {}
+
+    def fit(method, part, *, epochs, **_):
+        estimator = method.estimator(part)
+        rounds[method.label] = None if estimator is None else estimator.every
+        return SimpleNamespace(history=[{"seconds": float(n)} for n in range(1, epochs + 1)])
+
+    monkeypatch.setattr(cost, "fit_minibatch", fit)
+    monkeypatch.setattr(cost, "_validation", lambda *_: 0.5)
+    run = reproduction(folder, tmp_path, capsys)
+    code, printed = run(table, "--setting", "minibatch", "--estimate", "--seeds", "3")
+    assert code == 0
+    assert "time at most" in printed
+    assert not (tmp_path / f"{table}-minibatch.csv").exists()
+    names = chapter_3.ESTIMATES if table == "table-3.2" else ROWS
+    assert list(rounds) == [*names]
+    assert rounds == {name: 1 if ROWS[name].confidence else None for name in names}
 
 
 def test_a_table_is_written_with_all_its_metrics(run, out):
