@@ -292,7 +292,7 @@ _target = partial(
     data="interactions with ratings, such as ml-100k; movielens:100k is downloaded",
 )
 _FLAGS = ("test_rating", "distribution_scale")
-_TABLE_FLAGS = (*_FLAGS, "splits", "methods", "estimate")
+_TABLE_FLAGS = (*_FLAGS, "splits", "methods", "sweep", "estimate")
 _figure = partial(_target, flags=_FLAGS)
 _untrained = partial(_figure, time="under 1 min, measured (no training)")
 TARGETS: Mapping[str, Target] = {

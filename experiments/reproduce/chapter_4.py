@@ -206,7 +206,7 @@ def sampling_table(title: str, number: str, **rest: Any) -> Target:
         title=title,
         load=load_parts,
         make=RankingTable(rows, lambda _: _NOTES),
-        flags=("methods", "encoders", "estimate"),
+        flags=("methods", "encoders", "sweep", "estimate"),
         check=_check_encoders,
         **rest,
     )

@@ -82,7 +82,7 @@ def _contrastive_table(title: str, number: str) -> Target:
         return contrastive.methods(number, encoder, dataset, world)
 
     table = RankingTable(rows, lambda _: _NOTES, encoders=contrastive.ENCODERS, long=True)
-    flags = ("methods", "datasets", "encoders", "estimate")
+    flags = ("methods", "datasets", "encoders", "sweep", "estimate")
     return _of_datasets(title=title, make=table, flags=flags)
 
 

@@ -84,8 +84,9 @@ def parse(arguments: list[str]) -> Options:
         raise ValueError(
             f"{options.target} requires --setting {known}, got --setting {options.setting}."
         )
-    if options.estimate and options.setting != target.settings[-1]:
-        raise ValueError(f"--estimate requires --setting {target.settings[-1]}.")
+    for name in ("estimate", "sweep"):
+        if getattr(options, name) and options.setting != target.settings[-1]:
+            raise ValueError(f"--{name} requires --setting {target.settings[-1]}.")
     target.check(options)
     return options
 

@@ -1,11 +1,14 @@
 """Tables of ranking methods, trained on every dataset with every encoder."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
+
+from crl_jax import hyperparams
 
 from .cost import training_seconds
 from .methods import SAMPLING, Method, World
@@ -14,6 +17,11 @@ from .tables import Group, choose, make_table, published
 from .targets import Job, Options, length, path_of, train_all
 
 _ENCODERS = {"mf": "Matrix factorisation", "lightgcn": "LightGCN"}
+_SWEPT = {
+    "lr": "optimizer.learning_rate",
+    "weight_decay": "optimizer.weight_decay",
+    "init_scale": "task.init_scale",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class RankingTable:
                     for method in self.methods(options, encoder, name, own.world)
                     if options.setting == "minibatch" or not method.batches
                 }
-                methods = choose(rows, options.methods)
+                methods = with_sweep(choose(rows, options.methods), options.sweep)
                 groups.append(self._group(own, options.dataset or name, encoder, methods))
         first, _ = groups[0].times[0]
         kind = "ablation" if options.ablation else options.setting
@@ -58,7 +66,9 @@ class RankingTable:
         def notes(done: Sequence[Group]) -> list[str]:
             is_published = any(known for group in done for known in group.published)
             compared = _comparison_note(options, first, self.reported.main, is_published)
-            return [compared, *(group.note for group in done), *self.notes(options)]
+            swept = [f"Values of the searches set by hand: {'; '.join(options.sweep)}."]
+            own = swept if options.sweep else []
+            return [compared, *(group.note for group in done), *own, *self.notes(options)]
 
         make_table(
             [groups],
@@ -93,6 +103,61 @@ class RankingTable:
             train=train,
             note=_training_note(encoder, dataset, job.world, methods, options),
         )
+
+
+def with_sweep(methods: Sequence[Method], sweep: Sequence[str]) -> list[Method]:
+    """Returns the methods with the values of ``--sweep`` in their searches.
+
+    ``NAME=NUMBER,NUMBER`` applies to each method that has this number, and
+    ``METHOD.NAME=NUMBER,NUMBER`` to one method, whatever the former says.
+
+    Raises:
+      ValueError: If an entry does not have this form, names no method or a number that none has, or
+        is given twice.
+    """
+    axes = {method.label: method.axes for method in methods}
+    taken = {
+        method.label: _SWEPT | {
+            name: f"task.hyperparams.{name}"
+            for name in (*hyperparams(method.loss), *method.hyperparams)
+        }
+        for method in methods
+    }  # fmt: skip
+    parsed: dict[tuple[str, str], tuple[float, ...]] = {}
+    for spec in sweep:
+        path, _, values = spec.rpartition("=")  # a label may have an equals sign, too
+        label, _, name = path.rpartition(".")
+        try:
+            numbers = tuple(float(value) for value in values.split(","))
+        except ValueError:
+            numbers = ()
+        is_distinct = len({*numbers}) == len(numbers) and all(map(math.isfinite, numbers))
+        if not (name and numbers and is_distinct):
+            raise ValueError(
+                "--sweep must be NAME=NUMBER,NUMBER,… or METHOD.NAME=NUMBER,NUMBER,… with distinct "
+                f"finite numbers, got {spec!r}."
+            )
+        if name in _SWEPT and min(numbers) < 0:
+            raise ValueError(f"--sweep {name} must not be negative, got {spec!r}.")
+        if (label, name) in parsed:
+            raise ValueError(f"--sweep {path} is given twice.")
+        parsed[label, name] = numbers
+    for (label, name), numbers in sorted(parsed.items()):  # those of all methods first
+        if label and label not in taken:
+            raise ValueError(f"--sweep takes a method among {', '.join(taken)}, got {label!r}.")
+        takers = [each for each in ([label] if label else taken) if name in taken[each]]
+        if not takers:
+            known = ", ".join(taken[label] if label else dict.fromkeys(chain(*taken.values())))
+            raise ValueError(f"--sweep takes one of {known}, got {name!r}.")
+        for each in takers:
+            axes[each] = {**axes[each], taken[each][name]: numbers}
+    return [
+        method if axes[method.label] == method.axes else replace(
+            method, axis=None,
+            minibatch=replace(method.minibatch, axes=tuple(axes[method.label].items())),
+        )
+        for method in methods
+    ]  # fmt: skip
 
 
 def _title(job: Job, datasets: Sequence[str], encoders: Sequence[str]) -> str:

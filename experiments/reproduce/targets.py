@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import tyro
 from rich.console import Console
+from tyro.conf import UseAppendAction
 
 from .._progress import Display, display
 from .._ranges import COUNT, POSITIVE, Range, option_group
@@ -65,6 +66,9 @@ class Options:
     published number of triplets), or that of the minibatch search: 200 in most tables."""
     methods: tuple[str, ...] = ()
     """Names of the table rows to train; all by default. The first is the baseline of the others."""
+    sweep: UseAppendAction[tuple[str, ...]] = ()
+    """Values that the searches of the minibatch setting try, such as lr=1e-3,3e-3 for all methods,
+    or info_nce.temperature=0.1,0.2 for one; they replace those of the method. Repeat the flag."""
     dataset: str | None = None
     """Dataset whose published results to show, such as ml-1m; by default the folder's name."""
 

@@ -15,6 +15,7 @@ from scipy import stats
 
 from crl_jax import data, train
 from experiments.reproduce import chapter_4, contrastive, cost, main, store, targets, training
+from experiments.reproduce.comparisons import with_sweep
 from experiments.reproduce.methods import Method, Minibatch
 from experiments.reproduce.tables import published
 
@@ -104,6 +105,52 @@ def test_tables_share_trainings(run, pretended):
     assert pretended[4:] == [("ml-1m", "lightgcn", method) for method in ("bpr", "dpl")]
     assert "ml-1m │ lightgcn │ hcl │ 0:00:00" in second
     assert "sum │ │ │ 0:01:18" in second
+
+
+def test_a_sweep_is_of_all_methods_or_of_one():
+    bpr, dpl = Method("bpr"), chapter_4.DPL
+    odd = dataclasses.replace(bpr, label="oracle, |M| = 5", axis=("temperature", (1.0, 2.0)))
+    sweep = ("dpl.lr=3e-3", "lr=1e-3,5e-3", "tau_plus=0.1,0.2", "oracle, |M| = 5.temperature=4")
+    swept = with_sweep([bpr, dpl, odd], sweep)
+    rates, hyper = ("optimizer.learning_rate", "task.hyperparams.")
+    assert [method.axes for method in swept] == [
+        bpr.axes | {rates: (1e-3, 5e-3)},
+        dpl.axes | {rates: (3e-3,), f"{hyper}tau_plus": (0.1, 0.2)},
+        odd.axes | {rates: (1e-3, 5e-3), f"{hyper}temperature": (4.0,)},
+    ]
+    assert [method.points for method in swept] == [8, 8, 8]
+    assert with_sweep([bpr, dpl], ["dpl.lr=1"])[0] is bpr
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (["lr"], "must be NAME=NUMBER,NUMBER,… or METHOD.NAME=NUMBER"),
+        (["lr=1,x"], "got 'lr=1,x'"),
+        (["bpr.lr=1,1"], "with distinct finite numbers"),
+        (["tau_plus=nan"], "with distinct finite numbers"),
+        (["lr=-1"], "--sweep lr must not be negative, got 'lr=-1'"),
+        (["dpl.lr=1", "dpl.lr=2"], "--sweep dpl.lr is given twice"),
+        (["bcl.lr=1"], "takes a method among bpr, dpl, got 'bcl'"),
+        (["tau=1"], "takes one of lr, weight_decay, init_scale, .*tau_plus.*, got 'tau'"),
+        (["bpr.tau_plus=0.1"], "takes one of lr, .*, got 'tau_plus'"),
+    ],
+)
+def test_a_sweep_of_another_form_is_refused(sweep, message):
+    with raises(ValueError, match=message):
+        with_sweep([Method("bpr"), chapter_4.DPL], sweep)
+
+
+def test_swept_methods_are_trained_anew(run, tmp_path, pretended):
+    flags = ("--datasets", "ml-1m", "--encoders", "mf", "--methods", "bpr", "dpl")
+    assert run("table-5.2", *flags)[0] == 0
+    code, printed = run("table-5.2", *flags, "--sweep", "dpl.tau_plus=0.1,0.2,0.3")
+    assert code == 0
+    assert [method for *_, method in pretended] == ["bpr", "dpl", "dpl"]
+    text = (tmp_path / "table-5.2-minibatch.md").read_text()
+    assert "set by hand: dpl.tau_plus=0.1,0.2,0.3." in text
+    code, printed = run("table-4.2", "--sweep", "lr=1")
+    assert (code, "--sweep requires --setting minibatch" in printed) == (2, True)
 
 
 def test_tables_of_samplers_have_rows_of_lightgcn(run, dataset_folder, tmp_path, pretended):
