@@ -47,7 +47,7 @@ def contestants(log: data.Interactions) -> dict[str, samplers.Sampler]:
         "PNS": samplers.PNS.from_interactions(log),
         "DNS, m = 2": samplers.DNS(2),
         "DNS, m = 5": samplers.DNS(5),
-        "SRNS": samplers.SRNS(),
+        "SRNS": samplers.SRNS(memory=8, fresh=8),
         "BNS, m = 5, eCDF of 64": samplers.BNS(prior, ecdf_samples=64),
         "BNS, m = 5, eCDF of 128": samplers.BNS(prior, ecdf_samples=128),
         "BNS, m = 5, exact eCDF": samplers.BNS(prior),

@@ -47,9 +47,9 @@ class DataOptions:
     """Minimum rating of an interaction to count as a positive. With --test-rating it applies to the
     training and validation parts only."""
     test_rating: Annotated[float | None, Range()] = field(default=None, metadata={WAS: None})
-    """Minimum rating of a relevant test interaction, for a test part of randomly exposed items.
-    Metrics named exposed_ and so on rank all items of each user's test part by score, and no
-    others. Training interactions of any rating are positives, unless --min-rating is given."""
+    """Minimum rating of a relevant test interaction, for a test part of randomly exposed items with
+    ratings. Metrics with the prefix exposed_ rank the items of each user's test part only. Training
+    interactions of any rating are positives, unless --min-rating is given."""
     user_col: str | None = None
     """Name of the user column, if it is not detected; its position from 0 in text without a
     header."""

@@ -52,6 +52,14 @@ class SRNS(Sampler):
     The published code stores the scores of about a thousand items per user over five epochs. This
     implementation stores the tables of these epochs and recomputes past scores.
 
+    By default :math:`S_2 = 8 S_1`, so that a step replaces most of the memory. The best NDCG@20 on
+    validation data is then 0.215 on MovieLens 100K, against 0.204 of uniform negatives, 0.192 (also
+    0.192) on its ratings of at least 4, and 0.223 (0.217) on a core of Gowalla: means of three
+    seeds, BPR with one negative, width 64, Adam at 0.005, L2 of 0.03 on rows. It is reached in 10
+    to 25 epochs instead of 25 to 60 and decreases afterwards: stop early. With
+    :math:`S_1 = S_2 = 8`, as in the published code, items stay in the memory for several steps and
+    are drawn repeatedly: 0.170 on the second data, and 0.212 with :math:`\alpha = 0` on the third.
+
     Attributes:
       memory: Memory size :math:`S_1 \ge n`. Static.
       fresh: Number :math:`S_2 \ge 1` of new items. Static.
@@ -66,8 +74,8 @@ class SRNS(Sampler):
       Personalized Recommendation", section 4.5.1.2.
     """
 
-    memory: Annotated[int, Range(1)] = field(default=8, metadata=STATIC)
-    fresh: Annotated[int, Range(1)] = field(default=8, metadata=STATIC)
+    memory: Annotated[int, Range(1)] = field(default=5, metadata=STATIC)
+    fresh: Annotated[int, Range(1)] = field(default=40, metadata=STATIC)
     history: Annotated[int, Range(1)] = field(default=5, metadata=STATIC)
     variance_weight: Annotated[Scalar, Range(0)] = 5.0
     warm_up: Annotated[Scalar, Range(0, low_open=True)] = 50.0

@@ -54,7 +54,7 @@ PNS = Method("pns", lambda world: samplers.PNS.from_interactions(world.train))
 AOBPR = Method("aobpr", lambda _: samplers.AOBPR())
 # The dissertation's DNS draws with a probability linear in the rank: two candidates.
 DNS = Method("dns", lambda _: samplers.DNS(2))
-SRNS = Method("srns", lambda _: samplers.SRNS())
+SRNS = Method("srns", lambda _: samplers.SRNS(memory=8, fresh=8))  # as in the published code
 BNS = Method("bns", _bns())
 POSTERIOR = Method("posterior only", _bns(criterion="posterior"))
 SAMPLED = Method("bns, eCDF of 64", _bns(ecdf_samples=64), published="bns")
