@@ -12,6 +12,7 @@ from scipy import stats
 
 from crl_jax import baselines, data, metrics
 
+from ._problem import Problem
 from ._rundir import write_csv
 
 _MAX_EASE_SIDE = 4096
@@ -51,8 +52,7 @@ def cheap(train: data.Interactions) -> dict[str, baselines.Baseline]:
 
 def compare(
     train: data.Interactions,
-    known: data.Interactions,
-    layout: metrics.EvalLayout,
+    problem: Problem,
     ks: tuple[int, ...],
     metric: str,
     own: np.ndarray,
@@ -62,8 +62,7 @@ def compare(
 
     Args:
       train: The interactions that the recommender was trained on.
-      known: The interactions that are left out of the lists.
-      layout: The test data.
+      problem: The test data, and the known interactions, which are left out of the lists.
       ks: Cut-offs of the metrics.
       metric: Name of the compared metric, such as ``"ndcg@20"``.
       own: Its value for each evaluated user, of the recommender.
@@ -72,9 +71,10 @@ def compare(
     for name, baseline in cheap(train).items():
         on_stage(f"baseline: {name}")
         began = perf_counter()
-        lists, _ = baseline.fit(train).recommend(layout.users, max(ks), exclude=known)
+        fitted, layout = baseline.fit(train), problem.layout
+        lists, _ = fitted.recommend(layout.users, max(ks), exclude=problem.known)
         values = metrics.evaluate_lists(lists, layout, ks=ks)
-        found = metrics.summarize(values)
+        found = metrics.summarize(values) | problem.exposed_metrics(fitted, None, ks)
         seconds = perf_counter() - began
         theirs = np.asarray(values[metric], np.float64)
         difference = own - theirs

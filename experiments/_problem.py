@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from crl_jax import data, metrics
 
@@ -71,6 +72,19 @@ class Problem:
             return None
         with spoken(test="the test part", train="the training part"):
             return metrics.eval_layout(self.known, self.test, candidates=self.exposed)
+
+    def exposed_metrics(
+        self, score_fn: metrics.ScoreFn, params: Any, ks: tuple[int, ...], mesh: Mesh | None = None
+    ) -> dict[str, float]:
+        """Returns the mean metrics among exposed items, prefixed; none without ``--test-rating``.
+
+        Arguments are those of :func:`crl_jax.metrics.evaluate`.
+        """
+        if self.exposed_layout is None:
+            return {}
+        values = metrics.evaluate(score_fn, params, self.exposed_layout, ks=ks, mesh=mesh)
+        found = metrics.summarize(values)
+        return {f"exposed_{n}": x for n, x in found.items() if not n.startswith("coverage")}
 
     def learned(self, phase: str, final_training: str) -> tuple[str, ...]:
         """Returns the names of the data parts that a phase trains on."""

@@ -254,12 +254,10 @@ class Recommend(Study[Config, Problem]):
         """Computes the ranking metrics of the test set."""
         # Each of several processes has the whole tables by now and evaluates independently.
         mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
-        score = partial(metrics.evaluate, models.inner_scores, learned, ks=config.protocol.k)
-        values = score(problem.layout, mesh=mesh)
+        ks = config.protocol.k
+        values = metrics.evaluate(models.inner_scores, learned, problem.layout, ks=ks, mesh=mesh)
         found = metrics.summarize(values)
-        if (exposed := problem.exposed_layout) is not None:
-            among = metrics.summarize(score(exposed, mesh=mesh))
-            found |= {f"exposed_{name}": value for name, value in among.items()}
+        found |= problem.exposed_metrics(models.inner_scores, learned, ks, mesh)
         shown = [name for name in found if name.partition("@")[0] in METRICS]
         return Evaluation(
             {name: found[name] for name in sorted(shown, key=_display_order)},
@@ -275,11 +273,7 @@ class Recommend(Study[Config, Problem]):
             return
         own, metric = np.mean(cases, axis=0), _compared(config)
         part = problem.joined(problem.learned("final", config.protocol.final_training))
-        found = [
-            *baselines.compare(
-                part, problem.known, problem.layout, config.protocol.k, metric, own, on_stage
-            )
-        ]
+        found = [*baselines.compare(part, problem, config.protocol.k, metric, own, on_stage)]
         baselines.write(folder / BASELINES, found)
         yield baselines.table(found, metric, float(own.mean()))
         if (advice := baselines.advice(found)) is not None:

@@ -7,6 +7,7 @@ from scipy import stats
 from crl_jax import data, metrics
 from experiments import _baselines
 from experiments._baselines import Comparison, advice, cheap, compare
+from experiments._problem import Problem
 
 
 @pytest.fixture(scope="module")
@@ -16,10 +17,11 @@ def split():
 
 
 def test_differences_are_tested_user_by_user(split):
-    layout = metrics.eval_layout(split.train, split.test)
+    problem = Problem(split.train, None, split.test, split.train)
+    layout = problem.layout
     own = np.random.default_rng(0).random(layout.n_evaluated)
     stages = []
-    found = [*compare(split.train, split.train, layout, (5, 20), "ndcg@5", own, stages.append)]
+    found = [*compare(split.train, problem, (5, 20), "ndcg@5", own, stages.append)]
     assert stages == ["baseline: popularity", "baseline: item-kNN", "baseline: EASE"]
     for each, baseline in zip(found, cheap(split.train).values(), strict=True):
         theirs = metrics.evaluate(baseline.fit(split.train), None, layout, ks=5)["ndcg@5"]
@@ -30,11 +32,26 @@ def test_differences_are_tested_user_by_user(split):
 
 
 def test_a_run_that_equals_a_baseline_has_no_difference(split):
-    layout = metrics.eval_layout(split.train, split.test)
+    problem = Problem(split.train, None, split.test, split.train)
+    layout = problem.layout
     baseline = cheap(split.train)["popularity"].fit(split.train)
     own = np.asarray(metrics.evaluate(baseline, None, layout, ks=20)["ndcg@20"], np.float64)
-    first, *_ = compare(split.train, split.train, layout, (20,), "ndcg@20", own, lambda _: None)
+    first, *_ = compare(split.train, problem, (20,), "ndcg@20", own, lambda _: None)
     assert (first.difference, first.low, first.high, first.p) == (0, 0, 0, 1)
+    assert not [name for name in first.metrics if name.startswith("exposed")]
+
+
+def test_baselines_are_ranked_among_exposed_items_too(split):
+    relevant = split.test.select(np.arange(len(split.test)) % 2 == 0)
+    problem = Problem(split.train, None, relevant, split.train, exposed=split.test)
+    own = np.zeros(problem.layout.n_evaluated)
+    first, *_ = compare(split.train, problem, (1,), "ndcg@1", own, lambda _: None)
+    hits = []
+    for user in np.unique(relevant.users):
+        exposed, wanted = (of.items[slice(*of.indptr[user : user + 2])] for of in
+                           (split.test, relevant))  # fmt: skip
+        hits.append(exposed[np.argmax(split.train.item_counts[exposed])] in wanted)
+    assert first.metrics["exposed_precision@1"] == pytest.approx(np.mean(hits))
 
 
 def test_large_data_are_compared_without_ease(split, monkeypatch):
