@@ -135,6 +135,6 @@ def advice(found: list[Comparison]) -> str | None:
         return None
     best = min(better, key=lambda each: each.difference)
     return (
-        f"{best.name} scores higher than this run. Search hyper-parameters on validation data, "
-        "such as --similarity cosine --sweep temperature=0.1,0.2,0.4 and --sweep lr=1e-3,5e-3."
+        f"{best.name} scores higher than this run. Try --tune 5, which searches hyper-parameters, "
+        "or --loss auto, which also chooses the loss."
     )

@@ -197,8 +197,8 @@ def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
 # Unlike cosines, inner products are unbounded below; few of those seen in training are lower.
 _INNER = {"min_score": -5.0}
 _CHOSEN: Mapping[str, Objective] = {
-    "bpr": Objective(loss=losses.bpr, n_neg=1),
-    "bce": Objective(loss=losses.bce, n_neg=1),
+    "bpr": Objective(loss=losses.bpr, n_neg=1, start="bpr"),
+    "bce": Objective(loss=losses.bce, n_neg=1, start="bpr"),
     "auto": Objective(
         help="the best of bpr, info_nce, bsl, debiased, hard, dpl and bayesian on validation data",
         loss=losses.info_nce,

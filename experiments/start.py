@@ -72,9 +72,10 @@ _PAIRWISE = (
     Variant({"lr": 1.5e-3}, {"weight_decay": _L2}),
     Variant({"dim": 32}, {"weight_decay": _L2}),
 )
-_HEAT = (0.1, 0.15, 0.25, 0.4, 0.7)
+_HEAT = (0.1, 0.15, 0.25, 0.4, 0.7, 1.2)
 FAMILIES: Mapping[str, Family] = {
     "pairwise": Family(_INNER, search={"weight_decay": _L2}, variants=_PAIRWISE),
+    "bpr": Family(_INNER, n_neg=5, search={"weight_decay": _L2}, variants=_PAIRWISE),
     "softmax": Family(
         _TRAINING,
         sampler="shared",
@@ -83,7 +84,7 @@ FAMILIES: Mapping[str, Family] = {
         temperature=0.2,
         search={"temperature": _HEAT},
         variants=(
-            Variant({}, {"temperature": (0.07, *_HEAT, 1.0)}),
+            Variant({}, {"temperature": (0.07, *_HEAT)}),
             Variant(
                 {"similarity": "inner", "temperature": 1.0, "min_score": -5.0, "lr": 5e-3},
                 {"weight_decay": _L2},

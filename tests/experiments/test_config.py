@@ -159,6 +159,7 @@ def test_what_was_written_is_read():
 
 LATER = {
     "baselines": "none", "batches": "device", "mesh": None, "processes": None, "test_rating": None,
+    "search": "grid", "tune": None, "keep": (),
 }  # fmt: skip
 """Flags added later, with the values that older configurations imply."""
 
@@ -273,4 +274,5 @@ def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
         )
         assert settled.objective.confidence_every == 10
     if config.objective.loss == "dpl":
-        assert (settled.objective.tau_plus, settled.objective.n_pos) == (0.05, 5)
+        # The density of the training part, which only the data tell.
+        assert (settled.objective.tau_plus, settled.objective.n_pos) == (None, 5)

@@ -221,7 +221,7 @@ def test_losses_and_samplers_of_the_library_are_found():
     found = OBJECTIVES["triplet_margin"]
     assert found.loss is losses.triplet_margin
     assert list(found.flags) == ["n_neg", "margin", "temperature"]
-    offered = [entry.loss for name, entry in OBJECTIVES.items() if name != "bprac"]  # a BPR
+    offered = [entry.loss for name, entry in OBJECTIVES.items() if name not in ("bprac", "auto")]
     assert len(set(offered)) == len(offered)
     assert losses.punce not in offered, "it needs labels"
     assert losses.clip_contrastive not in offered, "it takes a matrix of scores"

@@ -1,0 +1,182 @@
+"""Regret of the defaults and of short searches on data that no recipe was tuned for.
+
+Runs ``recommend`` without hyper-parameters on eight datasets: each loss with its defaults, each
+with ``--tune``, LightGCN, and ``--loss auto``; and fits the baselines to the same interactions. The
+datasets are parts of the training data of public ones, and simulated ones; each is split anew, so
+that no published test part is read. Regret is the relative difference in NDCG@20 to the best
+trained model of the table. Completed runs are not repeated.
+
+    python -m benchmarks.defaults --data DIR --runs runs/defaults
+
+``DIR`` has folders ml-100k, ml-1m, gowalla and yelp2018.
+"""
+
+import csv
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from crl_jax import baselines, data, metrics
+
+from ._report import RESULTS, Row, environment, write_csv
+from ._runs import read_json, run, show
+
+METRIC = "ndcg@20"
+LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl")
+METHODS: Mapping[str, tuple[str, ...]] = {
+    **{loss: ("--loss", loss) for loss in LOSSES},
+    "lightgcn": ("--encoder", "lightgcn"),
+}
+"""Flags of each method; none names a hyper-parameter."""
+IALS_L2 = (0.003, 0.01, 0.03)
+
+
+def part(
+    log: data.Interactions, n_users: int, seed: int, k: int, share: float = 1.0
+) -> data.Interactions:
+    """Returns the k-core of a share of the interactions of some users."""
+    rng = np.random.default_rng(seed)
+    users = rng.permutation(log.n_users)[:n_users]
+    kept = np.isin(log.users, users) & (rng.random(len(log)) < share)
+    pairs = (
+        ids[index[kept]] for ids, index in ((log.user_ids, log.users), (log.item_ids, log.items))
+    )
+    return data.k_core(data.Interactions.from_arrays(*pairs), k)
+
+
+def _training_part(folder: Path) -> data.Interactions:
+    loaded = data.load(folder)
+    return loaded if isinstance(loaded, data.Interactions) else loaded.train
+
+
+DATASETS: Mapping[str, Callable[[Path], data.Interactions]] = {
+    "ml-100k": lambda folder: part(_training_part(folder / "ml-100k"), 943, 0, 2),
+    "ml-100k-thin": lambda folder: part(_training_part(folder / "ml-100k"), 943, 5, 2, 0.2),
+    "ml-1m-thin": lambda folder: part(
+        _training_part(folder / "ml-1m" / "pairs.txt"), 6040, 2, 5, 0.08
+    ),
+    "gowalla-core": lambda folder: part(_training_part(folder / "gowalla"), 10_000, 3, 15),
+    "gowalla": lambda folder: part(_training_part(folder / "gowalla"), 6000, 0, 5),
+    "yelp-thin": lambda folder: part(_training_part(folder / "yelp2018"), 10_000, 2, 4, 0.2),
+    "simulated-dense": lambda folder: data.simulate(seed=3).interactions,
+    "simulated-sparse": lambda folder: (
+        data.simulate(n_users=3000, n_items=3000, n_exposed=60, seed=4).interactions
+    ),
+}
+
+
+def main() -> None:
+    """Runs all methods on all datasets, and collects their results."""
+    parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the datasets")
+    parser.add_argument("--runs", type=Path, default=Path("runs/defaults"), help="run directories")
+    parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--minutes", type=float, default=1.0, help="of each search; 0 for none")
+    parser.add_argument(
+        "--auto", type=float, default=3.0, help="minutes of --loss auto; 0 for none"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS / "defaults")
+    args = parser.parse_args()
+    args.runs.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    for name in args.datasets:
+        log = DATASETS[name](args.data)
+        path = args.runs / f"{name}.csv"
+        write(path, log)
+        sizes = {"users": log.n_users, "items": log.n_items, "interactions": len(log)}
+        trainings = {(method, "defaults"): METHODS[method] for method in args.methods}
+        if args.minutes:
+            tune = ("--tune", f"{args.minutes:g}")
+            trainings |= {(m, "search"): (*METHODS[m], *tune) for m in args.methods}
+        if args.auto:
+            trainings["auto", "search"] = ("--loss", "auto", "--tune", f"{args.auto:g}")
+        for (method, mode), flags in trainings.items():
+            folder = args.runs / f"{name}-{method}-{mode}"
+            fixed = ("--data", str(path), "--k", "20", "--baselines", "none")
+            run("recommend", [*fixed, *flags], folder)
+            found = read_json(folder / "metrics.json")
+            rows.append({
+                "dataset": name, **sizes, "method": method, "mode": mode,
+                METRIC: found[METRIC], "seconds": found["seconds"],
+                "chosen": " ".join(f"{k}={v}" for k, v in found["chosen"]["point"].items()),
+            })  # fmt: skip
+        rows += [{"dataset": name, **sizes, **row} for row in fitted(log)]
+    args.out.mkdir(parents=True, exist_ok=True)
+    with_regret(rows)
+    about = environment("crl_jax", "jax", "jaxlib", "numpy")
+    write_csv(args.out / "runs.csv", [{**row, **about} for row in rows])
+    summary = summarize(rows)
+    write_csv(args.out / "methods.csv", summary)
+    show(summary, ("method", "mode", "rank", "regret", "worst", "seconds"))
+
+
+def write(path: Path, log: data.Interactions) -> None:
+    """Writes the original ids of the interactions."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("user", "item"))
+        users, items = log.user_ids[log.users].tolist(), log.item_ids[log.items].tolist()
+        writer.writerows(zip(users, items, strict=True))
+
+
+def fitted(log: data.Interactions) -> list[Row]:
+    """Returns the scores of the baselines on the split of ``recommend``."""
+    split = data.with_validation(data.split_by_ratio(log, test=0.2, seed=0), valid=0.1, seed=0)
+    assert split.valid is not None and split.test is not None
+    known = data.union(split.train, split.valid)
+    layouts = metrics.eval_layout(split.train, split.valid), metrics.eval_layout(known, split.test)
+
+    def score(model: baselines.Baseline, is_test: bool) -> float:
+        part, layout = known if is_test else split.train, layouts[is_test]
+        lists, _ = model.fit(part).recommend(layout.users, 20)
+        return float(np.mean(metrics.evaluate_lists(lists, layout, ks=(20,))[METRIC]))
+
+    ials = max((baselines.IALS(l2=l2) for l2 in IALS_L2), key=lambda model: score(model, False))
+    models = {
+        "popularity": baselines.Popularity(), "item-kNN": baselines.ItemKNN(),
+        "EASE": baselines.EASE(), "iALS": ials,
+    }  # fmt: skip
+    return [
+        {"method": name, "mode": "baseline", METRIC: score(model, True), "seconds": "",
+         "chosen": f"l2={ials.l2}" if model is ials else ""}
+        for name, model in models.items()
+    ]  # fmt: skip
+
+
+def with_regret(rows: list[Row]) -> None:
+    """Adds the relative difference to the best trained model of the same dataset."""
+    for row in rows:
+        trained = [
+            other[METRIC] for other in rows
+            if other["dataset"] == row["dataset"] and other["mode"] != "baseline"
+        ]  # fmt: skip
+        row["regret"] = 1 - row[METRIC] / max(trained)
+
+
+def summarize(rows: list[Row]) -> list[Row]:
+    """Returns the mean rank among methods of equal mode, the mean and the worst regret."""
+    ranks: dict[tuple[str, str], list[float]] = {}
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        for mode in dict.fromkeys(row["mode"] for row in rows):
+            own = [row for row in rows if (row["dataset"], row["mode"]) == (dataset, mode)]
+            own.sort(key=lambda row: -row[METRIC])
+            for place, row in enumerate(own, 1):
+                ranks.setdefault((row["method"], mode), []).append(place)
+    found = []
+    for (method, mode), places in ranks.items():
+        own = [row for row in rows if (row["method"], row["mode"]) == (method, mode)]
+        regrets = [row["regret"] for row in own]
+        seconds = [row["seconds"] for row in own if row["seconds"] != ""]
+        found.append({
+            "method": method, "mode": mode, "datasets": len(own), "rank": float(np.mean(places)),
+            "regret": float(np.mean(regrets)), "worst": float(np.max(regrets)),
+            "seconds": float(np.median(seconds)) if seconds else "",
+        })  # fmt: skip
+    return sorted(found, key=lambda row: row["regret"])
+
+
+if __name__ == "__main__":
+    main()
