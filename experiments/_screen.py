@@ -75,7 +75,8 @@ def grid_table(searched: SearchResult, n_seeds: int, metric: str) -> Table:
     """Returns a table of the points of a search and their validation scores, the best in bold."""
     points, choice = searched.points, searched.choice
     seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ", one seed"
-    table = Table(title=f"Search, decided on validation data{seeds}")
+    kind = "Search" if searched.said else "Grid"
+    table = Table(title=f"{kind}, decided on validation data{seeds}")
     names = list(dict.fromkeys(name for point in points for name in point))
     for name in (*names, f"valid {metric}", "best epoch"):
         table.add_column(name, justify="right")

@@ -92,7 +92,7 @@ class Runs:
 
     def line(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Returns the line of ``history.jsonl``."""
-        return {"phase": self.phase, "run": self.index, **entry}
+        return {"phase": self.phase, **({"run": self.index} if self.index else {}), **entry}
 
 
 class Evaluation(NamedTuple):

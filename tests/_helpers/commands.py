@@ -4,8 +4,8 @@ import numpy as np
 
 from experiments import reproduce
 
-SHORT = ["--epochs", "3", "--batch-size", "256", "--dim", "8"]
-QUICK = [*SHORT, "--lr", "0.01"]
+SHORT = ["--epochs", "3", "--batch-size", "256", "--dim", "8", "--tune", "0"]
+QUICK = [*SHORT, "--lr", "0.003"]
 
 
 def one_line(printed: str) -> str:

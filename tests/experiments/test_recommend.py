@@ -73,11 +73,11 @@ def test_results_stand_beside_baselines(finished, ratings):
 def test_a_run_leaves_what_it_promises(finished, ratings):
     config = json.loads((finished / "config.json").read_text())
     assert config["source"]["data"] == str(ratings)
-    assert config["training"]["lr"] == 0.01
+    assert config["training"]["lr"] == 0.003
     assert config["output"]["out"].endswith("/run")
     used = {name for name, value in config["objective"].items() if value is not None}
     assert used == {"loss", "n_neg", "temperature"}
-    assert (config["objective"]["n_neg"], config["objective"]["temperature"]) == (1, 1.0)
+    assert (config["objective"]["n_neg"], config["objective"]["temperature"]) == (128, 0.2)
     lines = [json.loads(line) for line in (finished / "history.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["phase"] == "search"] == [1, 2, 3]
     assert all(np.isfinite(line["loss"][0]) for line in lines)
@@ -331,7 +331,7 @@ def test_a_run_directory_is_of_one_process_at_a_time(finished, ratings, capsys):
             "protocol.final_training: expected one of train, train+valid, all, got null",
         ),
         ("protocol", {"sweep": ["lr=-1"]}, "--sweep lr must be a number above 0"),
-        ("objective", {"alpha": 0.9}, "--loss bpr has no --alpha"),
+        ("objective", {"alpha": 0.9}, "--loss info_nce has no --alpha"),
     ],
 )
 def test_an_edited_config_is_checked_as_flags_are(section, changed, message, finished, capsys):
@@ -401,7 +401,7 @@ def test_a_contrast_is_traced_and_made_once_for_each_part(name, ratings, tmp_pat
     config, problem = prepare(Recommend(), ["--data", str(ratings), *flags])
     n_graphs, seed = len(made), {"seeds": np.zeros(1)}
     for phase in ("search", "final"):
-        assert _fit(config, problem, phase, seed, tmp_path, lambda *_: None) == ()
+        assert _fit(config, problem, phase, seed, tmp_path / "of.npz", lambda *_: None) == ()
     assert len(made) == 2 * n_graphs
     assert made[0] < made[-1]  # the search, then the final training on more data
 
