@@ -1,7 +1,7 @@
 """Base class of the baselines: models of a user's history that are fitted in closed form."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,9 @@ _BLOCK = 256
 """Number of users that are scored at a time."""
 Histories = sparse.csr_array
 """Binary rows of users, float32 ``[n, n_items]``: 1 for each item of the history."""
+Arrays = Mapping[str, np.ndarray]
+Scorer = Callable[[Histories], Float32[np.ndarray, "n n_items"]]
+"""Function of the scores of all items for histories."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,25 @@ class Baseline(ABC):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    @abstractmethod
     def fit(self, train: Interactions) -> "FittedBaseline":
         """Fits the model to interactions, on the host.
 
         Raises:
           ValueError: If the data are empty, or too large for the model.
         """
+        return FittedBaseline(self, train, self.arrays(histories(train)))
+
+    @abstractmethod
+    def arrays(self, rows: Histories) -> Arrays:
+        """Returns the fitted arrays by name, from the histories of the training users.
+
+        Raises:
+          ValueError: If the data are too large for the model.
+        """
+
+    @abstractmethod
+    def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
+        """Returns the function of the scores, from the training histories and :meth:`arrays`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +67,22 @@ class FittedBaseline:
     the host, by a callback; a mesh of several devices is not supported.
 
     Attributes:
+      model: The baseline.
       train: The interactions that it was fitted to.
-      score_histories: Returns the scores of all items for histories, float32 ``[n, n_items]``.
+      arrays: Its fitted arrays by name, see :meth:`Baseline.arrays`.
     """
 
+    model: Baseline
     train: Interactions
-    score_histories: Callable[[Histories], Float32[np.ndarray, "n n_items"]]
+    arrays: Arrays
+
+    def score_histories(self, rows: Histories) -> Float32[np.ndarray, "n n_items"]:
+        """Returns the scores of all items for the histories of any users."""
+        return self._scorer(rows)
 
     def scores(self, users: Any) -> Float32[np.ndarray, "n n_items"]:
         """Returns the scores of all items for the users of these indices."""
-        return self.score_histories(self._histories[np.asarray(users)])
+        return self.score_histories(self.histories[np.asarray(users)])
 
     def __call__(self, params: Any, users: Int[Array, " n"], /) -> Float[Array, "n n_items"]:
         """Returns :meth:`scores` inside compiled programs."""
@@ -102,14 +123,13 @@ class FittedBaseline:
         return items, best
 
     @cached_property
-    def _histories(self) -> Histories:
+    def histories(self) -> Histories:
+        """Histories of the training users."""
         return histories(self.train)
 
-
-def check_not_empty(train: Interactions) -> None:
-    """Raises ``ValueError`` if there are no interactions."""
-    if not len(train):
-        raise ValueError("`train` must have an interaction, got none.")
+    @cached_property
+    def _scorer(self) -> Scorer:
+        return self.model.scorer(self.histories, self.arrays)
 
 
 def histories(train: Interactions) -> Histories:
@@ -118,7 +138,8 @@ def histories(train: Interactions) -> Histories:
     Raises:
       ValueError: If there are no interactions.
     """
-    check_not_empty(train)
+    if not len(train):
+        raise ValueError("`train` must have an interaction, got none.")
     ones = np.ones(len(train), np.float32)
     shape = train.n_users, train.n_items
     return sparse.csr_array((ones, train.items, train.indptr), shape=shape)

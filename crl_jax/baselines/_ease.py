@@ -1,18 +1,15 @@
 """EASE: ridge regression of each item on all others, in closed form."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float, Float32
 from scipy import linalg
 
 from .._hyperparams import Range
-from ..data import Interactions
-from ._baseline import Baseline, FittedBaseline, Histories, dense, histories
+from ._baseline import Arrays, Baseline, Histories, Scorer, dense
 
-Scores: TypeAlias = Callable[[Histories], Float32[np.ndarray, "n n_items"]]
 MAX_SIDE = 32_768
 """Greatest side of the inverted matrix, which takes 4 GB in float32."""
 _STRIP = 512
@@ -50,32 +47,33 @@ class EASE(Baseline):
 
     l2: Annotated[float, Range(0.0, low_open=True, high_open=True)] = 300.0
 
-    def fit(self, train: Interactions) -> FittedBaseline:
-        """See :meth:`Baseline.fit`."""
-        rows, side = histories(train), min(train.n_users, train.n_items)
-        if side > MAX_SIDE:
+    def arrays(self, rows: Histories) -> Arrays:
+        """See :meth:`Baseline.arrays`."""
+        shape: Any = rows.shape
+        n_users, n_items = shape
+        if min(n_users, n_items) > MAX_SIDE:
             raise ValueError(
                 f"`train` must have at most {MAX_SIDE:,} users or items for EASE, got "
-                f"{train.n_users:,} and {train.n_items:,}: use ItemKNN or IALS, or keep the items "
-                "with many interactions (`data.k_core`)."
+                f"{n_users:,} and {n_items:,}: use ItemKNN or IALS, or keep the items with many "
+                "interactions (`data.k_core`)."
             )
-        if train.n_items <= train.n_users:
-            return FittedBaseline(train, _by_items(rows, self.l2))
-        return FittedBaseline(train, _by_users(rows, self.l2))
+        if n_items > n_users:
+            return {"inverse": _inverse(rows @ rows.T, self.l2).astype(np.float32, copy=False)}
+        weights = _inverse(rows.T @ rows, self.l2)
+        weights /= -np.diag(weights)
+        np.fill_diagonal(weights, 0)
+        return {"weights": weights.astype(np.float32, copy=False)}
+
+    def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
+        """See :meth:`Baseline.scorer`."""
+        if "weights" in arrays:
+            weights = arrays["weights"]
+            return lambda given: dense(given @ weights)
+        return _by_users(rows, arrays["inverse"], self.l2)
 
 
-def _by_items(rows: Histories, l2: float) -> Scores:
-    """Returns the scores by the matrix of the items."""
-    weights = _inverse(rows.T @ rows, l2)
-    weights /= -np.diag(weights)
-    np.fill_diagonal(weights, 0)
-    weights = weights.astype(np.float32, copy=False)
-    return lambda given: dense(given @ weights)
-
-
-def _by_users(rows: Histories, l2: float) -> Scores:
+def _by_users(rows: Histories, inverse: Float32[np.ndarray, "side side"], l2: float) -> Scorer:
     """Returns the scores by the matrix of the users."""
-    inverse = _inverse(rows @ rows.T, l2).astype(np.float32, copy=False)
     by_item: Any = rows.T.tocsr()
     strips = (by_item[start : start + _STRIP] for start in range(0, by_item.shape[0], _STRIP))
     # diag(Xᵀ K X): the sum over pairs of users of an item.

@@ -9,8 +9,7 @@ from scipy import sparse
 from scipy.sparse.linalg import svds
 
 from .._hyperparams import Range
-from ..data import Interactions
-from ._baseline import Baseline, FittedBaseline, Histories, dense, histories
+from ._baseline import Arrays, Baseline, Histories, Scorer, dense
 
 
 @dataclass(frozen=True)
@@ -39,18 +38,20 @@ class GFCF(Baseline):
     rank: Annotated[int, Range(1)] = 64
     weight: Annotated[float, Range(0.0, high_open=True)] = 0.3
 
-    def fit(self, train: Interactions) -> FittedBaseline:
-        """See :meth:`Baseline.fit`."""
-        graph = _normalized(histories(train))
-        basis, back = _leading(graph, self.rank), graph.T.tocsr()
-        degree = np.maximum(train.item_counts, 1).astype(np.float32)[:, None] ** 0.5
-        before, after = basis / degree, (basis * degree).T
+    def arrays(self, rows: Histories) -> Arrays:
+        """See :meth:`Baseline.arrays`."""
+        return {"basis": _leading(_normalized(rows), self.rank)}
+
+    def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
+        """See :meth:`Baseline.scorer`."""
+        graph, basis, degree = _normalized(rows), arrays["basis"], _degrees(rows, 0.5)
+        back, before, after = graph.T.tocsr(), basis / degree[:, None], (basis * degree[:, None]).T
 
         def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
             linear = dense(given @ back) @ graph
             return dense(linear + self.weight * (given @ before @ after))
 
-        return FittedBaseline(train, scores)
+        return scores
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,14 @@ class ChebyCF(Baseline):
     weight: Annotated[float, Range(0.0, high_open=True)] = 0.2
     power: Annotated[float, Range(0.0, high_open=True)] = 0.3
 
-    def fit(self, train: Interactions) -> FittedBaseline:
-        """See :meth:`Baseline.fit`."""
-        graph = _normalized(histories(train))
-        basis, back = _leading(graph, self.rank), graph.T.tocsr()
-        degree = np.maximum(train.item_counts, 1).astype(np.float32) ** self.power
+    def arrays(self, rows: Histories) -> Arrays:
+        """See :meth:`Baseline.arrays`."""
+        return {"basis": _leading(_normalized(rows), self.rank)}
+
+    def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
+        """See :meth:`Baseline.scorer`."""
+        graph, basis, degree = _normalized(rows), arrays["basis"], _degrees(rows, self.power)
+        back = graph.T.tocsr()
         coefficients, scale = self.coefficients.astype(np.float32), sparse.diags_array(1 / degree)
 
         def laplacian(signal: Any) -> Any:
@@ -105,7 +109,7 @@ class ChebyCF(Baseline):
                 total += coefficient * term
             return dense((total + self.weight * (signal @ basis) @ basis.T) * degree)
 
-        return FittedBaseline(train, scores)
+        return scores
 
     @property
     def coefficients(self) -> Float[np.ndarray, " n_coefficients"]:
@@ -122,6 +126,11 @@ def _normalized(rows: Histories) -> Histories:
     users, items = (np.maximum(np.asarray(rows.sum(axis=axis)), 1) for axis in (1, 0))
     scaled = sparse.diags_array(users**-0.5) @ rows @ sparse.diags_array(items**-0.5)
     return scaled.tocsr().astype(np.float32)
+
+
+def _degrees(rows: Histories, power: float) -> Float32[np.ndarray, " n_items"]:
+    """Returns a power of the number of interactions of each item."""
+    return np.maximum(np.asarray(rows.sum(axis=0), np.float32), 1) ** power
 
 
 def _leading(graph: Histories, rank: int) -> Float32[np.ndarray, "n_items rank"]:

@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from .._hyperparams import Range
-from ..data import Interactions
-from ._baseline import Baseline, FittedBaseline, Histories, dense, histories
+from ._baseline import Arrays, Baseline, Histories, Scorer, dense
 
 _MAX_BLOCK = 2**24
 """Numbers that are gathered or solved for at a time: 128 MB."""
@@ -53,22 +52,22 @@ class IALS(Baseline):
     init_std: Annotated[float, Range(0.0, low_open=True, high_open=True)] = 0.1
     seed: Annotated[int, Range(0)] = 0
 
-    def fit(self, train: Interactions) -> FittedBaseline:
-        """See :meth:`Baseline.fit`."""
-        rows = histories(train)
+    def arrays(self, rows: Histories) -> Arrays:
+        """See :meth:`Baseline.arrays`."""
         by_item = rows.T.tocsr()
-        users = np.random.default_rng(self.seed).normal(size=(train.n_users, self.dim))
+        users = np.random.default_rng(self.seed).normal(size=(len(rows.indptr) - 1, self.dim))
         users *= self.init_std / np.sqrt(self.dim)
         items = self.solve(by_item, users)
         for _ in range(self.n_sweeps - 1):
             users = self.solve(rows, items)
             items = self.solve(by_item, users)
+        return {"items": items}
+
+    def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
+        """See :meth:`Baseline.scorer`."""
+        items = arrays["items"]
         wide = items.T.astype(np.float32)
-
-        def scores(given: Histories) -> np.ndarray:
-            return dense(self.solve(given, items).astype(np.float32) @ wide)
-
-        return FittedBaseline(train, scores)
+        return lambda given: dense(self.solve(given, items).astype(np.float32) @ wide)
 
     def solve(
         self, rows: Histories, vectors: Float64[np.ndarray, "n_columns dim"]

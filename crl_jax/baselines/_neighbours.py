@@ -1,5 +1,6 @@
-"""Item neighbourhoods: cosine similarities, and random walks of three steps."""
+"""Sparse models of item neighbourhoods: cosine similarities, and random walks of three steps."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -8,15 +9,35 @@ import numpy as np
 from scipy import sparse
 
 from .._hyperparams import Range
-from ..data import Interactions
-from ._baseline import Baseline, FittedBaseline, dense, histories
+from ._baseline import Arrays, Baseline, Histories, Scorer, dense
 
 _BLOCK = 1024
 """Number of items whose similarities to all others are held at a time."""
 
 
+class SparseItemModel(Baseline):
+    """Base class of models whose scores are a history times a sparse matrix of the items."""
+
+    @abstractmethod
+    def weights(self, rows: Histories) -> sparse.csr_array:
+        """Returns the matrix, float32 ``[n_items, n_items]``; rows are items of the history."""
+
+    def arrays(self, rows: Histories) -> Arrays:
+        """See :meth:`Baseline.arrays`."""
+        weights = self.weights(rows)
+        return {"values": weights.data, "items": weights.indices, "indptr": weights.indptr}
+
+    def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
+        """See :meth:`Baseline.scorer`."""
+        parts = arrays["values"], arrays["items"], arrays["indptr"]
+        n_items = np.shape(rows)[1]
+        weights = sparse.csr_array(parts, shape=(n_items, n_items))
+        weights.check_format()
+        return lambda given: dense(given @ weights)
+
+
 @dataclass(frozen=True)
-class ItemKNN(Baseline):
+class ItemKNN(SparseItemModel):
     r"""Item-based nearest neighbours.
 
     The score of item j is the sum of its similarities to the items of the history, of which only
@@ -44,21 +65,19 @@ class ItemKNN(Baseline):
     shrinkage: Annotated[float, Range(0.0, high_open=True)] = 100.0
     power: Annotated[float, Range(0.0, 1.0)] = 0.6
 
-    def fit(self, train: Interactions) -> FittedBaseline:
-        """See :meth:`Baseline.fit`."""
-        rows = histories(train)
+    def weights(self, rows: Histories) -> sparse.csr_array:
+        """See :meth:`SparseItemModel.weights`."""
         by_item = rows.T.tocsr()
-        scale = np.maximum(train.item_counts, 1).astype(np.float64) ** self.power
+        scale = np.maximum(np.diff(by_item.indptr), 1).astype(np.float64) ** self.power
 
         def similarity(shared: Any, first: Any, second: Any) -> Any:
             return shared / (scale[first] * scale[second] + self.shrinkage)
 
-        weights = _neighbours(by_item, rows, self.n_neighbours, similarity).T.tocsr()
-        return FittedBaseline(train, lambda given: dense(given @ weights))
+        return neighbours(by_item, rows, self.n_neighbours, similarity).T.tocsr()
 
 
 @dataclass(frozen=True)
-class RP3beta(Baseline):
+class RP3beta(SparseItemModel):
     r"""Random walks from a user over an item and another user to an item, less popular ones first.
 
     .. math::
@@ -84,20 +103,18 @@ class RP3beta(Baseline):
     alpha: Annotated[float, Range(0.0, high_open=True)] = 0.6
     beta: Annotated[float, Range(0.0, high_open=True)] = 0.4
 
-    def fit(self, train: Interactions) -> FittedBaseline:
-        """See :meth:`Baseline.fit`."""
-        rows = histories(train)
+    def weights(self, rows: Histories) -> sparse.csr_array:
+        """See :meth:`SparseItemModel.weights`."""
         n_items, n_users = (
-            np.maximum(n, 1).astype(np.float64) for n in (train.item_counts, train.degrees)
+            np.maximum(np.asarray(rows.sum(axis=axis), np.float64), 1) for axis in (0, 1)
         )
         from_users = sparse.diags_array(n_users**-self.alpha) @ rows
         from_items = (sparse.diags_array(n_items**-self.alpha) @ rows.T).tocsr()
         to_items = (from_users @ sparse.diags_array(n_items**-self.beta)).tocsr()
-        weights = _neighbours(from_items, to_items, self.n_neighbours)
-        return FittedBaseline(train, lambda given: dense(given @ weights))
+        return neighbours(from_items, to_items, self.n_neighbours)
 
 
-def _neighbours(
+def neighbours(
     left: Any, right: Any, k: int, similarity: Callable[..., Any] = lambda shared, *_: shared
 ) -> sparse.csr_array:
     """Returns the k greatest entries of each row of a product, without its diagonal, in float32.

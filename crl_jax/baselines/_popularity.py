@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..data import Interactions
-from ._baseline import Baseline, FittedBaseline, check_not_empty
+from ._baseline import Arrays, Baseline, Histories, Scorer
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,10 @@ class Popularity(Baseline):
     [[2. 1.]]
     """
 
-    def fit(self, train: Interactions) -> FittedBaseline:
-        """See :meth:`Baseline.fit`; O(number of interactions)."""
-        check_not_empty(train)
-        counts = train.item_counts.astype(np.float32)
-        return FittedBaseline(train, lambda rows: np.tile(counts, (len(rows.indptr) - 1, 1)))
+    def arrays(self, rows: Histories) -> Arrays:
+        """See :meth:`Baseline.arrays`; O(number of interactions)."""
+        return {"counts": np.asarray(rows.sum(axis=0), np.float32)}
+
+    def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
+        """See :meth:`Baseline.scorer`."""
+        return lambda given: np.tile(arrays["counts"], (len(given.indptr) - 1, 1))

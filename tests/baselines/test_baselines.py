@@ -3,11 +3,22 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.interpolate import BarycentricInterpolator
 from scipy.special import xlogy
 
 from crl_jax import baselines, metrics
-from crl_jax.baselines import EASE, GFCF, IALS, ChebyCF, ItemKNN, Popularity, RP3beta, _ease
+from crl_jax.baselines import (
+    EASE,
+    GFCF,
+    IALS,
+    ChebyCF,
+    ItemKNN,
+    Popularity,
+    RP3beta,
+    SparseEASE,
+    _ease,
+)
 from crl_jax.data import Interactions
 
 SMALL = (
@@ -124,8 +135,8 @@ def interpolated(x, of):
 
 REFERENCES = {
     Popularity: lambda x, of: np.tile(x.sum(axis=0), (len(x), 1)),
-    ItemKNN: neighbours, RP3beta: walks, EASE: regressions, IALS: alternating, GFCF: filtered,
-    ChebyCF: interpolated,
+    ItemKNN: neighbours, RP3beta: walks, EASE: regressions, 
+    IALS: alternating, GFCF: filtered, ChebyCF: interpolated,
 }  # fmt: skip
 
 
@@ -211,8 +222,9 @@ def test_the_plateau_is_met_at_the_nodes():
 def test_ties_of_neighbours_go_to_the_lower_item():
     """Three items that the same users have: with one neighbour, 1 and 2 take 0, and 0 takes 1."""
     log = Interactions.from_arrays([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])
-    scores = ItemKNN(n_neighbours=1, shrinkage=0.0, power=0.5).fit(log).score_histories
-    np.testing.assert_allclose(scores(np.eye(3, dtype=np.float32)), [[0, 1, 1], [1, 0, 0], [0] * 3])
+    fitted = ItemKNN(n_neighbours=1, shrinkage=0.0, power=0.5).fit(log)
+    scores = fitted.score_histories(sparse.csr_array(np.eye(3, dtype=np.float32)))
+    np.testing.assert_allclose(scores, [[0, 1, 1], [1, 0, 0], [0] * 3])
 
 
 @pytest.mark.parametrize(
