@@ -2,9 +2,12 @@
 
 :class:`Recommender` holds user and item vectors, the similarity that scores them, the ids and the
 known interactions. It recommends items to trained and new users, scores user-item pairs, finds
-similar users and items, and exports its vectors. ``README.md`` of this package shows its use.
+similar users and items, and exports its vectors. :class:`BaselineRecommender` serves a fitted
+baseline of :mod:`crl_jax.baselines` in the same way. ``README.md`` of this package shows their use.
 """
 
+from ._baseline import BaselineRecommender as BaselineRecommender
+from ._baseline import load as load
 from ._recommender import Recommender as Recommender
 from ._results import Neighbours as Neighbours
 from ._results import Recommendations as Recommendations

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +11,19 @@ from .._files import whole
 
 _HEADER_LIMIT = 100_000_000  # bytes that readers of safetensors accept
 
-Arrays = dict[str, np.ndarray]
-"""``users``, ``items`` (vectors), ``user_ids``, ``item_ids``."""
+Arrays = Mapping[str, np.ndarray]
+"""``user_ids``, ``item_ids``, and the model: for Parquet the vectors ``users`` and ``items``."""
 
 
-def export(path: str | os.PathLike[str], arrays: Arrays) -> None:
+def export(
+    path: str | os.PathLike[str],
+    arrays: Arrays,
+    formats: Sequence[str] = (".npz", ".safetensors", ".parquet"),
+) -> None:
     """Writes the arrays atomically in the format given by the suffix of ``path``."""
     path = Path(path)
-    if path.suffix not in _WRITERS:
-        raise ValueError(f"`path` must end in one of {', '.join(_WRITERS)}, got {str(path)!r}.")
+    if path.suffix not in formats:
+        raise ValueError(f"`path` must end in one of {', '.join(formats)}, got {str(path)!r}.")
     _WRITERS[path.suffix](path, arrays)
 
 

@@ -1,9 +1,8 @@
 """Exact top-k retrieval by inner product, in query blocks of a few sizes to limit compilation."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +41,9 @@ def best(
     """
     global _process
     if _process not in (None, os.getpid()):
-        return _best_on_host(queries, np.asarray(table), excluded, candidate_mask, k)
+        columns = np.asarray(table).T
+        mask = None if candidate_mask is None else np.asarray(candidate_mask)
+        return best_on_host(lambda of: queries[of] @ columns, excluded, len(table), mask, k)
     _process = os.getpid()
     n, n_rows = len(queries), table.shape[0]
     rows, scores = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, np.float32)
@@ -60,28 +61,32 @@ def best(
     return rows, scores
 
 
-def _best_on_host(
-    queries: np.ndarray,
-    table: np.ndarray,
+def best_on_host(
+    score: Callable[[slice], Float32[np.ndarray, "block n_rows"]],
     excluded: tuple[np.ndarray, np.ndarray],
-    candidate_mask: Any,
+    n_rows: int,
+    candidate_mask: Bool[np.ndarray, " n_rows"] | None,
     k: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`best` in NumPy."""
-    n, n_rows = len(queries), len(table)
-    indices, best_scores = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, np.float32)
+) -> tuple[Int32[np.ndarray, "n k"], Float32[np.ndarray, "n k"]]:
+    """:func:`best` in NumPy, of finite scores that ``score`` returns for a slice of queries."""
     indptr, rows = excluded
+    n, kept = len(indptr) - 1, min(k, n_rows)
+    indices, best_scores = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, np.float32)
     for start in range(0, n, size := max(1, min(_BLOCKS[-1], _MAX_SCORES // n_rows))):
-        stop = min(start + size, n)
-        scores = queries[start:stop] @ table.T
+        block = slice(start, min(start + size, n))
+        scores = score(block)
         if candidate_mask is not None:
-            scores[:, ~np.asarray(candidate_mask)] = -np.inf
-        query = np.repeat(np.arange(stop - start), np.diff(indptr[start : stop + 1]))
-        scores[query, rows[indptr[start] : indptr[stop]]] = -np.inf
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            scores[:, ~candidate_mask] = -np.inf
+        query = np.repeat(np.arange(len(scores)), np.diff(indptr[start : block.stop + 1]))
+        scores[query, rows[indptr[start] : indptr[block.stop]]] = -np.inf
+        # Unique keys: the bits of the score, as an integer of the same order, above the row.
+        bits = (scores + 0.0).view(np.int32)  # of 0 and -0 alike
+        keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64) << 32
+        keys -= np.arange(n_rows)
+        order = np.sort(-np.partition(keys, -kept, axis=1)[:, -kept:], axis=1) & 0xFFFFFFFF
         values = np.take_along_axis(scores, order, axis=1)
-        best_scores[start:stop, : order.shape[1]] = values
-        indices[start:stop, : order.shape[1]] = np.where(values > -np.inf, order, -1)
+        best_scores[block, :kept] = values
+        indices[block, :kept] = np.where(values > -np.inf, order, -1)
     return indices, best_scores
 
 

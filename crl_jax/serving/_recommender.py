@@ -1,22 +1,19 @@
 """The recommender: user and item vectors, ids and known interactions."""
 
-import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Float32, Int, Int64, Shaped
+from jaxtyping import Float, Float32, Int, Int64
 
 from .._checks import check_range
-from .._take import csr_entries
 from ..data import Interactions, as_interactions
-from ..train import load_checkpoint, save_checkpoint
+from ._base import BaseRecommender, Csr, checked_k
 from ._export import export
 from ._ids import Ids
 from ._rank import best
@@ -24,8 +21,6 @@ from ._results import Neighbours, Recommendations, ids_at
 
 Similarity = Literal["inner", "cosine"]
 
-FILE = "recommender.npz"
-_FORMAT, _VERSION = "crl_jax recommender", 1
 _ARRAYS = ("indptr", "item_ids", "items", "taken", "user_ids", "users")
 
 # Best for users held out of training, over matrix factorisation and LightGCN on MovieLens.
@@ -47,12 +42,12 @@ class _Table:
         """Nearest other rows of each wanted id."""
         index, ids = self.ids.indices(wanted), self.ids.ids
         itself = np.arange(len(index) + 1), index
-        neighbours, scores = best(self.vectors[index], self.on_device, itself, None, _count(k))
+        neighbours, scores = best(self.vectors[index], self.on_device, itself, None, checked_k(k))
         return Neighbours(ids[index], ids_at(ids, neighbours), scores)
 
 
 @dataclass(frozen=True, eq=False)
-class Recommender:
+class Recommender(BaseRecommender):
     """Trained recommender, queried by the ids of the dataset.
 
     Construct it with :meth:`from_tables` or :meth:`load`. Scores are computed in full float32
@@ -75,6 +70,8 @@ class Recommender:
     items: Float32[np.ndarray, "n_items dim"]
     known: Interactions
     similarity: Similarity = "inner"
+
+    _format, _kind = "crl_jax recommender", "recommender"
 
     def __post_init__(self) -> None:
         known = self.known
@@ -130,41 +127,13 @@ class Recommender:
         return cls(users, items, replace(known, ratings=None, timestamps=None), similarity)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Recommender":
-        """Loads a recommender written by :meth:`save`.
-
-        Args:
-          path: The file, or a run directory that contains ``recommender.npz``.
-
-        Raises:
-          FileNotFoundError: If there is no such file.
-          ValueError: If the file is damaged or has another format or version.
-        """
-        path = Path(path)
-        file = path / FILE if path.is_dir() else path
-        try:
-            stored, meta = load_checkpoint(file)
-        except FileNotFoundError:
-            reason = f"it holds no {FILE}" if path.is_dir() else "there is no such file"
-            raise FileNotFoundError(f"No recommender in {path}: {reason}.") from None
-        if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
-            raise ValueError(f"{file}: expected a recommender, got another file of arrays.")
-        if meta.get("version") != _VERSION:
-            raise ValueError(
-                f"{file}: expected version {_VERSION} of the format, got {meta.get('version')!r}: "
-                "another release of crl_jax wrote it."
-            )
+    def _restored(cls, stored: dict[str, np.ndarray], meta: dict[str, Any]) -> "Recommender":
         if tuple(sorted(stored)) != _ARRAYS:
-            raise ValueError(f"{file}: expected the arrays {list(_ARRAYS)}, got {sorted(stored)}.")
+            raise ValueError(f"expected the arrays {list(_ARRAYS)}, got {sorted(stored)}.")
+        ids = {name: stored[name] for name in ("user_ids", "item_ids")}
+        known = Interactions(indptr=stored["indptr"], items=stored["taken"], **ids)
         similarity: Any = meta.get("similarity")
-        if similarity not in get_args(Similarity):
-            raise ValueError(f"{file}: expected similarity inner or cosine, got {similarity!r}.")
-        try:
-            ids = {name: stored[name] for name in ("user_ids", "item_ids")}
-            known = Interactions(indptr=stored["indptr"], items=stored["taken"], **ids)
-            return cls.from_tables(stored, known, similarity=similarity)
-        except (ValueError, TypeError, IndexError) as error:
-            raise ValueError(f"{file}: expected a complete recommender, got: {error}") from None
+        return cls.from_tables(stored, known, similarity=similarity)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the recommender atomically to one file, without pickle.
@@ -175,64 +144,7 @@ class Recommender:
         known = self.known
         tree = {"users": self.users, "items": self.items, **self._ids_by_name()}
         tree |= {"indptr": known.indptr, "taken": known.items}
-        metadata = {"format": _FORMAT, "version": _VERSION, "similarity": self.similarity}
-        save_checkpoint(path, tree, metadata)
-
-    def recommend(
-        self,
-        users: Any = None,
-        k: int = 10,
-        *,
-        include_known: bool = False,
-        candidates: Any = None,
-        exclude: Any = None,
-    ) -> Recommendations:
-        """Returns the top-k items of each user.
-
-        Args:
-          users: One user id, several ids in any order, or None for all users.
-          k: Number of items per user, >= 1.
-          include_known: Whether known items of a user may be recommended.
-          candidates: Ids of the items to rank; None for the whole catalogue.
-          exclude: Ids of items that are never recommended.
-
-        Raises:
-          ValueError: If an id is unknown or ``k`` is below 1.
-        """
-        everyone = np.arange(self.known.n_users)
-        index = everyone if users is None else self._user_ids.indices(users)
-        indptr, entries = csr_entries(self.known.indptr, index)
-        known = indptr, self.known.items[entries]
-        lists = self._top_k(self.user_vectors[index], known, k, include_known, candidates, exclude)
-        return Recommendations(self.known.user_ids[index], *lists, np.diff(known[0]) == 0)
-
-    def score(self, users: Any, items: Any) -> Float32[np.ndarray, " n"]:
-        """Returns the scores of user-item pairs, known ones included.
-
-        Args:
-          users: User ids ``[n]``, or one id that is paired with each item.
-          items: Item ids ``[n]``, or one id that is paired with each user.
-
-        Returns:
-          Scores, float32 ``[n]``; they equal those of :meth:`recommend` up to rounding.
-
-        Raises:
-          ValueError: If an id is unknown, or there are several users and another number of items.
-
-        >>> from crl_jax.data import Interactions
-        >>> log = Interactions.from_arrays(["ann", "bob"], ["tea", "milk"])
-        >>> tables = np.array([[1.0, 2.0], [0.0, 3.0]]), np.array([[1.0, 0.0], [1.0, 1.0]])
-        >>> print(Recommender.from_tables(tables, log).score("ann", ["tea", "milk"]))
-        [3. 1.]
-        """
-        rows, columns = self._user_ids.indices(users), self._item_ids.indices(items)
-        if len(rows) != len(columns) and 1 not in (len(rows), len(columns)):
-            raise ValueError(
-                f"`items` must have one id per user, got {len(rows)} users and {len(columns)} "
-                "items; `recommend` ranks all items of each user."
-            )
-        rows, columns = np.broadcast_arrays(rows, columns)
-        return np.einsum("nd,nd->n", self.user_vectors[rows], self.item_vectors[columns])
+        self._write(path, tree, {"similarity": self.similarity})
 
     def recommend_new(
         self,
@@ -349,17 +261,6 @@ class Recommender:
         sizes = f"{self.known.n_users} users, {self.known.n_items} items, width "
         return f"Recommender({sizes}{self.items.shape[1]}, {self.similarity})"
 
-    def _ids_by_name(self) -> dict[str, np.ndarray]:
-        return {"user_ids": self.known.user_ids, "item_ids": self.known.item_ids}
-
-    @cached_property
-    def _user_ids(self) -> Ids:
-        return Ids("user", self.known.user_ids)
-
-    @cached_property
-    def _item_ids(self) -> Ids:
-        return Ids("item", self.known.item_ids)
-
     @cached_property
     def _item_table(self) -> _Table:
         return _Table(self._item_ids, self.item_vectors)
@@ -378,80 +279,23 @@ class Recommender:
     def _solver(self) -> "_FoldIn":
         return _FoldIn(self.item_vectors)
 
-    def _top_k(
-        self,
-        queries: np.ndarray,
-        known: tuple[np.ndarray, np.ndarray],
-        k: int,
-        include_known: bool,
-        candidates: Any,
-        exclude: Any,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns item ids and scores; ``known`` holds the items of each query in CSR form."""
-        if include_known:
-            known = np.zeros(len(queries) + 1, np.int64), np.empty(0, np.int64)
-        mask = None
-        if candidates is not None or exclude is not None:
-            mask = np.full(self.known.n_items, candidates is None)
-            if candidates is not None:
-                mask[self._item_ids.indices(candidates)] = True
-            if exclude is not None:
-                mask[self._item_ids.indices(exclude)] = False
-            mask = jnp.asarray(mask)
-        index, scores = best(queries, self._item_table.on_device, known, mask, _count(k))
-        return ids_at(self.known.item_ids, index), scores
+    def _queries(self, users: np.ndarray) -> Float32[np.ndarray, "n dim"]:
+        return self.user_vectors[users]
 
-    def _fold_in(
-        self, known: tuple[np.ndarray, np.ndarray], ridge: int | float | None
-    ) -> Float32[np.ndarray, "n dim"]:
+    def _best(
+        self, queries: Any, known: Csr, mask: np.ndarray | None, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        on_device = None if mask is None else jnp.asarray(mask)
+        return best(queries, self._item_table.on_device, known, on_device, k)
+
+    def _scores(self, users: np.ndarray, items: np.ndarray) -> Float32[np.ndarray, " n"]:
+        return np.einsum("nd,nd->n", self.user_vectors[users], self.item_vectors[items])
+
+    def _fold_in(self, known: Csr, ridge: int | float | None) -> Float32[np.ndarray, "n dim"]:
         ridge = _RIDGES[self.similarity] if ridge is None else ridge
         check_range("ridge", ridge, 0.0, np.inf, high_open=True, dtype=float)
         vectors = self._solver.vectors(*known, ridge)
         return _unit(vectors) if self.similarity == "cosine" else _float32("vectors", vectors)
-
-    def _baskets(self, items: Any) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """Returns names of new users, and their distinct items in CSR form."""
-        if isinstance(items, Interactions):
-            users = items.user_ids
-            lists = np.split(items.item_ids[items.items], items.indptr[1:-1])
-        elif isinstance(items, Mapping):
-            users, lists = _name_array(list(items)), list(items.values())
-        elif isinstance(items, Sequence | np.ndarray) and any(map(_is_list, items)):
-            users, lists = np.arange(len(items)), list(items)
-            if (single := next((x for x in items if not _is_list(x)), None)) is not None:
-                raise ValueError(
-                    "`items` must be ids or lists of ids, one per user, got both, such as "
-                    f"{single!r}."
-                )
-        else:
-            users, lists = np.arange(1), [items]
-        baskets = [np.unique(self._item_ids.indices(ids)) for ids in lists]
-        for user, basket in zip(users.tolist(), baskets, strict=True):
-            if not len(basket):
-                raise ValueError(f"`items` must hold an item of the new user {user!r}, got none.")
-        indptr = np.cumsum([0, *map(len, baskets)], dtype=np.int64)
-        return users, (indptr, np.concatenate([np.empty(0, np.int64), *baskets]))
-
-
-def _count(k: int) -> int:
-    k = operator.index(k)
-    if k < 1:
-        raise ValueError(f"`k` must be at least 1, got {k}.")
-    return k
-
-
-def _is_list(x: Any) -> bool:
-    return isinstance(x, Iterable) and not isinstance(x, str | bytes)
-
-
-def _name_array(names: list[Any]) -> Shaped[np.ndarray, " n"]:
-    """Returns an array whose ``tolist()`` is ``names``: NumPy would turn mixed types into text."""
-    array = np.empty(len(names), object)
-    array[:] = names
-    for kind in (int, str):
-        if all(type(name) is kind for name in names):
-            array = np.array(names)
-    return array
 
 
 def _user_item_pair(tables: Any) -> tuple[Any, Any]:

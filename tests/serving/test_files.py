@@ -100,7 +100,7 @@ def test_another_file_is_named(tmp_path):
     [
         ({"version": 2}, "expected version 1 of the format, got 2: another release"),
         ({"version": None}, "expected version 1"),
-        ({"similarity": "dot"}, "expected similarity inner or cosine, got 'dot'"),
+        ({"similarity": "dot"}, "`similarity` must be inner or cosine, got 'dot'"),
         ({"indptr": np.array([0, 2, 1, 3])}, "`indptr` must increase"),
         ({"indptr": np.array([0.0, 2, 2, 3])}, "indptr"),
         ({"taken": np.array([1, 3, 9], np.int32)}, r"`items` must lie in \[0, 4\)"),
