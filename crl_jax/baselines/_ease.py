@@ -1,17 +1,21 @@
-"""EASE: ridge regression of each item on all others, in closed form."""
+"""EASE: ridge regression of each item on all others, or on its neighbours, in closed form."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float, Float32
-from scipy import linalg
+from scipy import linalg, sparse
 
 from .._hyperparams import Range
 from ._baseline import Arrays, Baseline, Histories, Scorer, dense
+from ._neighbours import ItemKNN, SparseItemModel
 
 MAX_SIDE = 32_768
 """Greatest side of the inverted matrix, which takes 4 GB in float32."""
+_MAX_PAIRS = 2**31
+"""Greatest number of pairs of items that users have both: 16 GB at most, often a tenth."""
 _STRIP = 512
 """Number of rows that are mirrored or summed at a time."""
 _EXACT_SIDE = 8_192
@@ -54,8 +58,8 @@ class EASE(Baseline):
         if min(n_users, n_items) > MAX_SIDE:
             raise ValueError(
                 f"`train` must have at most {MAX_SIDE:,} users or items for EASE, got "
-                f"{n_users:,} and {n_items:,}: use ItemKNN or IALS, or keep the items with many "
-                "interactions (`data.k_core`)."
+                f"{n_users:,} and {n_items:,}: use SparseEASE or RP3beta, or keep the items "
+                "with many interactions (`data.k_core`)."
             )
         if n_items > n_users:
             return {"inverse": _inverse(rows @ rows.T, self.l2).astype(np.float32, copy=False)}
@@ -70,6 +74,55 @@ class EASE(Baseline):
             weights = arrays["weights"]
             return lambda given: dense(given @ weights)
         return _by_users(rows, arrays["inverse"], self.l2)
+
+
+@dataclass(frozen=True)
+class SparseEASE(SparseItemModel):
+    r"""EASE of large catalogues: ridge regression of each item on its K nearest neighbours.
+
+    .. math::
+        s_u = x_u B, \qquad \min_B \|X - XB\|_F^2 + \lambda \|B\|_F^2
+        \ \text{s.t.}\ B_{ij} = 0 \text{ unless } i \in N_K(j) ,
+
+    with the neighbours :math:`N_K(j)` of :class:`ItemKNN`. Equals :class:`EASE` if all items
+    are neighbours of each other.
+
+    Time: O(K³) per item; memory: an entry for each pair of items that a user has both.
+
+    Attributes:
+      l2: Penalty λ.
+      n_neighbours: Number K of neighbours.
+
+    Raises:
+      ValueError: When fitted, if users have more than 2³¹ pairs of items.
+
+    References:
+      Ning and Karypis, `SLIM: Sparse Linear Methods for Top-N Recommender Systems
+      <https://doi.org/10.1109/ICDM.2011.134>`_, 2011 (as fsSLIM, which selects by cosines, with an
+      L1 penalty and without negative weights).
+    """
+
+    l2: Annotated[float, Range(0.0, low_open=True, high_open=True)] = 300.0
+    n_neighbours: Annotated[int, Range(1)] = 200
+
+    def weights(self, rows: Histories) -> sparse.csr_array:
+        """See :meth:`SparseItemModel.weights`."""
+        n_items = np.shape(rows)[1]
+        n_pairs = min(int((np.diff(rows.indptr).astype(np.int64) ** 2).sum()), n_items**2)
+        if n_pairs > _MAX_PAIRS:
+            raise ValueError(
+                f"`train` must have at most {_MAX_PAIRS:,} pairs of items of a user for "
+                f"SparseEASE, got {n_pairs:,}: use ItemKNN or IALS, or keep the items with many "
+                "interactions (`data.k_core`)."
+            )
+        near = ItemKNN(self.n_neighbours).weights(rows).T.tocsr()
+        gram: Any = (rows.T @ rows).tocsr()
+        for item, (start, stop) in enumerate(pairwise(near.indptr)):
+            own = np.concatenate([[item], near.indices[start:stop]])
+            part = gram[own[:, None], own].toarray().astype(np.float64)
+            part[np.diag_indices_from(part)] += self.l2
+            near.data[start:stop] = np.linalg.solve(part[1:, 1:], part[1:, 0])
+        return near.T.tocsr()
 
 
 def _by_users(rows: Histories, inverse: Float32[np.ndarray, "side side"], l2: float) -> Scorer:

@@ -26,6 +26,7 @@ SMALL = (
     ItemKNN(n_neighbours=4, shrinkage=3.0, power=0.4),
     RP3beta(n_neighbours=5, alpha=1.3, beta=0.6),
     EASE(l2=7.0),
+    SparseEASE(l2=7.0, n_neighbours=4),
     IALS(dim=3, n_sweeps=3, l2=0.02, l2_power=0.5),
     GFCF(rank=4, weight=0.5),
     ChebyCF(order=5, flatness=1.3, rank=4, weight=0.4, power=0.3),
@@ -47,7 +48,8 @@ def inverse_of(counts, power):
     return np.where(counts > 0, np.maximum(counts, 1.0) ** -power, 0)
 
 
-def neighbours(x, of):
+def neighbours(histories, of, x=None):
+    x = histories if x is None else x
     n_items, counts = x.shape[1], x.sum(axis=0)
     weights = np.zeros((n_items, n_items))
     for j in range(n_items):
@@ -58,7 +60,7 @@ def neighbours(x, of):
         ])  # fmt: skip
         for i in sorted(range(n_items), key=lambda i: -similarity[i])[: of.n_neighbours]:
             weights[i, j] = similarity[i]
-    return x @ weights
+    return histories @ weights
 
 
 def walks(x, of):
@@ -85,6 +87,17 @@ def regressions(x, of):
         rest = x[:, others]
         gram = rest.T @ rest + of.l2 * np.eye(rest.shape[1])
         weights[others, j] = np.linalg.solve(gram, rest.T @ x[:, j])
+    return x @ weights
+
+
+def local_regressions(x, of):
+    """Ridge regression of each item on its neighbours."""
+    weights = np.zeros((x.shape[1], x.shape[1]))
+    near = neighbours(np.eye(x.shape[1]), ItemKNN(of.n_neighbours), x)
+    for j in range(x.shape[1]):
+        own = np.flatnonzero(near[:, j])
+        gram = x[:, own].T @ x[:, own] + of.l2 * np.eye(len(own))
+        weights[own, j] = np.linalg.solve(gram, x[:, own].T @ x[:, j])
     return x @ weights
 
 
@@ -135,7 +148,7 @@ def interpolated(x, of):
 
 REFERENCES = {
     Popularity: lambda x, of: np.tile(x.sum(axis=0), (len(x), 1)),
-    ItemKNN: neighbours, RP3beta: walks, EASE: regressions, 
+    ItemKNN: neighbours, RP3beta: walks, EASE: regressions, SparseEASE: local_regressions,
     IALS: alternating, GFCF: filtered, ChebyCF: interpolated,
 }  # fmt: skip
 
@@ -192,6 +205,13 @@ def test_large_matrices_are_inverted_in_float32_and_mirrored_in_strips(sizes, mo
     monkeypatch.setattr(_ease, "_STRIP", 3)
     got = EASE(l2=7.0).fit(log).scores(np.arange(len(x)))
     np.testing.assert_allclose(got, regressions(x, EASE(l2=7.0)), rtol=1e-4, atol=1e-5)
+
+
+def test_regression_on_all_neighbours_is_ease():
+    log, x = log_of(200, 9)
+    users = np.arange(len(x))
+    got = SparseEASE(l2=7.0, n_neighbours=8).fit(log).scores(users)
+    np.testing.assert_allclose(got, EASE(l2=7.0).fit(log).scores(users), rtol=1e-4, atol=1e-5)
 
 
 def test_alternating_least_squares_lower_the_loss():
@@ -253,3 +273,7 @@ def test_catalogues_too_large_for_ease_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="at most 8 users or items for EASE, got 15 and 9"):
         EASE().fit(log_of(15, 9)[0])
     EASE().fit(log_of(15, 8)[0])
+    monkeypatch.setattr(_ease, "_MAX_PAIRS", 80)
+    with pytest.raises(ValueError, match=r"at most 80 pairs of items of a user .*, got 81"):
+        SparseEASE().fit(log_of(15, 9)[0])
+    SparseEASE().fit(log_of(15, 8)[0])
