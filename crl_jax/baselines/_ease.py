@@ -36,7 +36,8 @@ class EASE(Baseline):
     With fewer users than items, the inverse is that of the users' matrix, by
     :math:`P = (I - X^\top (X X^\top + \lambda I)^{-1} X) / \lambda`, and B is never formed.
 
-    Time: :math:`O(m^3)`, memory: :math:`O(m^2)`, with m the smaller number of users and items.
+    Time: :math:`O(m^3)`, memory: :math:`O(m^2)`, with m the smaller number of users and items;
+    measured on one core: 5 s and 0.5 GB for m = 6,000.
 
     Attributes:
       l2: Penalty λ.
@@ -87,7 +88,8 @@ class SparseEASE(SparseItemModel):
     with the neighbours :math:`N_K(j)` of :class:`ItemKNN`. Equals :class:`EASE` if all items
     are neighbours of each other.
 
-    Time: O(K³) per item; memory: an entry for each pair of items that a user has both.
+    Time: O(K³) per item; memory: an entry for each pair of items that a user has both; measured on
+    one core: 99 s and 1.2 GB for 810,128 interactions with 40,981 items (Gowalla).
 
     Attributes:
       l2: Penalty λ.
@@ -157,4 +159,4 @@ def _inverse(gram: Any, l2: float) -> Float[np.ndarray, "side side"]:
         square = upper[strip, strip]
         below = np.tril_indices_from(square, -1)
         square[below] = square.T[below]
-    return upper
+    return upper.T  # in C order: a sparse factor copies a matrix in Fortran's order
