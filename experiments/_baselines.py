@@ -57,6 +57,7 @@ def compare(
     metric: str,
     own: np.ndarray,
     on_stage: Callable[[str], None],
+    without: type | None = None,
 ) -> Iterator[Comparison]:
     """Fits and evaluates the cheap baselines.
 
@@ -67,8 +68,11 @@ def compare(
       metric: Name of the compared metric, such as ``"ndcg@20"``.
       own: Its value for each evaluated user, of the recommender.
       on_stage: Called with a description of each stage.
+      without: Class of a baseline that is left out, because it is the recommender.
     """
     for name, baseline in cheap(train).items():
+        if type(baseline) is without:
+            continue
         on_stage(f"baseline: {name}")
         began = perf_counter()
         fitted, layout = baseline.fit(train), problem.layout
@@ -128,13 +132,15 @@ def table(found: list[Comparison], metric: str, own: float) -> Table:
     return made
 
 
-def advice(found: list[Comparison]) -> str | None:
-    """Returns a warning if a baseline is significantly better, else None."""
+TRAINING_ADVICE = (
+    "Try --tune 5, which searches hyper-parameters, or --loss auto, which also chooses the loss."
+)
+
+
+def advice(found: list[Comparison], how: str = TRAINING_ADVICE) -> str | None:
+    """Returns a warning, and how to improve, if a baseline is significantly better, else None."""
     better = [each for each in found if each.high < 0]
     if not better:
         return None
     best = min(better, key=lambda each: each.difference)
-    return (
-        f"{best.name} scores higher than this run. Try --tune 5, which searches hyper-parameters, "
-        "or --loss auto, which also chooses the loss."
-    )
+    return f"{best.name} scores higher than this run. {how}"

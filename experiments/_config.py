@@ -12,12 +12,15 @@ from ._study_options import check_search
 from .contrasts import CONTRASTS
 from .contrasts import LOSSES as CONTRAST_LOSSES
 from .encoders import ENCODERS
+from .fitted import MODELS
 from .objectives import OBJECTIVES
 from .sampling import SAMPLERS
 
 LossOptions = with_flags(options.LossOptions, "loss", OBJECTIVES)
 SamplerOptions = with_flags(options.SamplerOptions, "sampler", SAMPLERS)
-EncoderOptions = with_flags(options.EncoderOptions, "encoder", ENCODERS)
+EncoderOptions = with_flags(
+    with_flags(options.EncoderOptions, "encoder", ENCODERS), "model", MODELS
+)
 ContrastOptions = with_flags(
     with_flags(options.ContrastOptions, "contrast", CONTRASTS), "contrast_loss", CONTRAST_LOSSES
 )

@@ -90,8 +90,11 @@ class SamplerOptions:
 
 @option_group
 class EncoderOptions:
-    """Encoder of users and items."""
+    """Encoder of users and items, or a baseline. Omitted hyper-parameters take their defaults."""
 
+    model: str = field(
+        default="trained", metadata={"help": "A trained model, or a baseline.", WAS: "trained"}
+    )
     encoder: str = field(default="mf", metadata={"help": "The encoder."})
     similarity: Literal["inner", "cosine"] | None = None
     """Similarity of users and items in training: inner product or cosine; cosine needs a small

@@ -26,7 +26,7 @@ from ._processes import checkpoint, gathered
 from ._program import spoken
 from ._progress import Display, reading
 from ._registry import filled, settle
-from ._saved import RECOMMENDER, Model, save_model
+from ._saved import RECOMMENDER, Learned, Model, save_model, scored
 from ._screen import cell, of_seeds
 from ._study import Evaluation, OnEntry, Runs, SearchResult, Study, no_finite_score, no_search
 from ._tuning import PHASE as TUNE
@@ -35,6 +35,7 @@ from ._update import choose_optimizer_mode, optimizer_of
 from .contrasts import resolve_contrast, settle_contrast
 from .contrasts import swept_fields as swept_of_contrast
 from .encoders import ENCODERS, resolve_encoder
+from .fitted import MODELS, TRAINED, settle_model
 from .objectives import OBJECTIVES, Settled, resolve
 from .recipes import RECIPES
 from .sampling import SAMPLERS, Context, resolve_sampler, settle_sampler
@@ -51,6 +52,7 @@ choose on validation data, and score it once on test data.
   {program}                              simulated data
   {program} --data u.data --loss dpl     your own file, one loss
   {program} --data u.data --loss auto    the best of several losses, in five minutes
+  {program} --data u.data --model ease   a baseline instead of a training
   {program} --recipe NAME [flags]        a tuned configuration:
       {recipes}
   {program} --config FILE [flags]        a configuration in JSON, TOML or YAML
@@ -69,9 +71,15 @@ class Recommend(Study[Config, Problem]):
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
     unit, scores, score = "triplets", (f"valid_ndcg@{VALIDATION_K}",), f"NDCG@{VALIDATION_K}"
 
+    def for_config(self, config: Config) -> Study[Any, Any]:
+        """See :meth:`Study.for_config`."""
+        from ._fit import Fit  # inherits from this class
+
+        return self if config.encoding.model == TRAINED else Fit()
+
     def start(self, given: Mapping[str, str]) -> Config:
         """See :meth:`Study.start`."""
-        return start(given)
+        return start(given) if given.get("model", TRAINED) == TRAINED else Config()
 
     def folder_name(self, config: Config) -> str:
         """See :meth:`Study.folder_name`."""
@@ -88,6 +96,7 @@ class Recommend(Study[Config, Problem]):
 
     def _check_one(self, config: Config) -> None:
         _settled_options(config)
+        settle_model(config.encoding, _swept(config))
         loss, contrast = config.objective.loss, config.contrasting.contrast
         entry = _objective(config).entry
         if entry.term is not None and contrast != "none":
@@ -168,6 +177,15 @@ class Recommend(Study[Config, Problem]):
 
     def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
         """Returns the sizes of the data, the columns read, and the rows that a step updates."""
+        yield from self.describe_problem(problem)
+        if config.objective.loss != AUTO:
+            sampler, _ = _sampler_on(problem.train, config)
+            yield choose_optimizer_mode(config, _objective(config), sampler, problem.n_rows)[1]
+        if problem.tau_plus is not None:
+            yield f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}"
+
+    def describe_problem(self, problem: Problem) -> Iterable[str]:
+        """Returns the sizes of the data, and the columns read."""
         sizes = [f"{len(problem.train):,} train"]
         if problem.valid is not None:
             sizes.append(f"{len(problem.valid):,} validation")
@@ -180,11 +198,6 @@ class Recommend(Study[Config, Problem]):
         )
         for columns in problem.columns:
             yield f"columns of {Path(columns.origin).name}: {columns}"
-        if config.objective.loss != AUTO:
-            sampler, _ = _sampler_on(problem.train, config)
-            yield choose_optimizer_mode(config, _objective(config), sampler, problem.n_rows)[1]
-        if problem.tau_plus is not None:
-            yield f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}"
 
     def search(
         self, config: Config, problem: Problem, checkpoints: Path, on_entry: OnEntry,
@@ -223,7 +236,7 @@ class Recommend(Study[Config, Problem]):
     def train_models(
         self, config: Config, problem: Problem, phase: str, searched: SearchResult,
         checkpoints: Path, on_entry: OnEntry, on_stage: OnStage,
-    ) -> Iterator[list[models.Tables]]:  # fmt: skip
+    ) -> Iterator[list[Any]]:  # fmt: skip
         """Trains all seeds in parallel, for the selected number of epochs."""
         if phase == "final" and searched.models is not None:
             yield searched.models
@@ -248,16 +261,16 @@ class Recommend(Study[Config, Problem]):
         return Space(config, points, names)
 
     def evaluate(
-        self, config: Config, problem: Problem, learned: models.Tables, seed: int,
+        self, config: Config, problem: Problem, learned: Learned, seed: int,
         on_stage: OnStage,
     ) -> Evaluation:  # fmt: skip
         """Computes the ranking metrics of the test set."""
         # Each of several processes has the whole tables by now and evaluates independently.
         mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
         ks = config.protocol.k
-        values = metrics.evaluate(models.inner_scores, learned, problem.layout, ks=ks, mesh=mesh)
+        values = metrics.evaluate(*scored(learned), problem.layout, ks=ks, mesh=mesh)
         found = metrics.summarize(values)
-        found |= problem.exposed_metrics(models.inner_scores, learned, ks, mesh)
+        found |= problem.exposed_metrics(*scored(learned), ks, mesh)
         shown = [name for name in found if name.partition("@")[0] in METRICS]
         return Evaluation(
             {name: found[name] for name in sorted(shown, key=_display_order)},
@@ -273,11 +286,21 @@ class Recommend(Study[Config, Problem]):
             return
         own, metric = np.mean(cases, axis=0), _compared(config)
         part = problem.joined(problem.learned("final", config.protocol.final_training))
-        found = [*baselines.compare(part, problem, config.protocol.k, metric, own, on_stage)]
+        found = [
+            *baselines.compare(
+                part, problem, config.protocol.k, metric, own, on_stage,
+                MODELS[config.encoding.model].source,
+            )
+        ]  # fmt: skip
         baselines.write(folder / BASELINES, found)
         yield baselines.table(found, metric, float(own.mean()))
-        if (advice := baselines.advice(found)) is not None:
+        if (advice := baselines.advice(found, self.improvement(config))) is not None:
             yield f"hint: {advice}"
+
+    def improvement(self, config: Config) -> str:
+        """Returns the advice for a run with lower metrics than a baseline."""
+        del config
+        return baselines.TRAINING_ADVICE
 
     def save_models(
         self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
@@ -327,6 +350,16 @@ class Recommend(Study[Config, Problem]):
         chosen = {"epochs": searched.choice.epochs, **chosen}
         return {**found, "chosen": chosen, "trained_on": trained_on, "seconds": seconds}
 
+    def describe_choice(self, searched: SearchResult) -> str:
+        """Returns a line about the result of the search."""
+        choice = searched.choice
+        if np.isnan(choice.score):
+            return f"trained for {choice.epochs} epochs, without validation data"
+        return (
+            f"chosen on validation data: {choice.epochs} epochs, {self.score} "
+            f"{choice.score:.4f} (mean with the validations just before and after)"
+        )
+
     def report(
         self, config: Config, problem: Problem, searched: SearchResult,
         per_seed: list[dict[str, float]],
@@ -335,13 +368,7 @@ class Recommend(Study[Config, Problem]):
         choice, (scored, saved) = searched.choice, _trained_on(config, problem)
         if searched.said:
             yield searched.said
-        if np.isnan(choice.score):
-            yield f"trained for {choice.epochs} epochs, without validation data"
-        else:
-            yield (
-                f"chosen on validation data: {choice.epochs} epochs, {self.score} "
-                f"{choice.score:.4f} (mean with the validations just before and after)"
-            )
+        yield self.describe_choice(searched)
         yield _metrics_table(per_seed)
         yield f"scored: a model trained on {named(scored)}"
         if saved != scored:

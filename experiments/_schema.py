@@ -188,6 +188,11 @@ class Schema(Generic[C]):
             for name in names:
                 if isinstance(given[name], dict):
                     given[name] = {**to_json(getattr(base, name)), **given[name]}
+        for section, kind in self.sections.items():
+            if isinstance(given[section], dict):
+                fields = dataclasses.fields(kind)
+                was = {of.name: of.metadata[WAS] for of in fields if WAS in of.metadata}
+                given[section] = {**was, **given[section]}
         chosen = {
             choice: str(given[section].get(choice))
             for section, choice, _ in self.choices
@@ -202,10 +207,6 @@ class Schema(Generic[C]):
             raise ValueError(f"{where}: {error}") from None
         table, sections = schema.ranges_of(**chosen), {}
         for section, kind in schema.sections.items():
-            if isinstance(given[section], dict):
-                fields = dataclasses.fields(kind)
-                was = {of.name: of.metadata[WAS] for of in fields if WAS in of.metadata}
-                given[section] = {**was, **given[section]}
             hints = get_type_hints(kind)
             values = _fields(given[section], list(hints), f"{where}: {section}")
             for name, value in values.items():

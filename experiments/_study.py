@@ -170,6 +170,11 @@ class Study(ABC, Generic[C, P]):
     score: ClassVar[str]
     stages: ClassVar[tuple[str, ...]] = ("",)
 
+    def for_config(self, config: Any) -> "Study[Any, Any]":
+        """Returns the study that runs a configuration."""
+        del config
+        return self
+
     def start(self, given: Mapping[str, str]) -> C:
         """Returns the configuration that the flags change, without a recipe or a file.
 

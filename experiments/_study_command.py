@@ -61,7 +61,7 @@ def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, 
     if now.resume is None:
         if now.processes and now.out is None:
             raise ValueError("--processes needs --out, a folder that all processes see.")
-        name = f"{study.folder_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        name = f"{study.for_config(config).folder_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}"
         return config, now.out or Path("runs") / name, False
     allowed = {name: getattr(now, name) for name in ("resume", "device", "mesh", "processes")}
     if config != replace(study.start({}), output=replace(schema.kind().output, **allowed)):
@@ -70,13 +70,14 @@ def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, 
     output = replace(config.output, mesh=now.mesh or config.output.mesh, processes=now.processes)
     config = replace(config, output=output)
     try:
-        study.check(config)
+        study.for_config(config).check(config)
     except ValueError as error:
         raise ValueError(f"{now.resume / rundir.CONFIG}: {error}") from None
     return config, now.resume, True
 
 
 def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> None:
+    study = study.for_config(config)
     join(config.output.processes)
     first = is_first()
     console = output() if first else Console(quiet=True)

@@ -16,7 +16,7 @@ from crl_jax import data, metrics, models
 
 from ._program import program
 from ._ranges import option_group
-from ._saved import load_model
+from ._saved import Learned, load_model, scored
 from ._screen import output, plain
 
 _CHECKED = 256
@@ -69,16 +69,19 @@ def main(arguments: list[str]) -> None:
     if options.approximate is not None and not 0 < options.approximate <= 1:
         raise ValueError(f"--approximate must lie in (0, 1], got {options.approximate}.")
     model = load_model(options.run)
-    n_seeds = len(model.tables.users)
-    if not 0 <= options.seed_index < n_seeds:
-        raise ValueError(f"--seed-index must lie in [0, {n_seeds}), got {options.seed_index}.")
+    if not 0 <= options.seed_index < model.n_seeds:
+        raise ValueError(
+            f"--seed-index must lie in [0, {model.n_seeds}), got {options.seed_index}."
+        )
     if options.include_test_items and "test" in model.trained_on:
         raise ValueError(
             f"--include-test-items: the model in {options.run} was trained on its test "
             "part, which cannot evaluate it."
         )
     known = model.known if options.include_test_items else data.union(model.known, model.test)
-    tables = models.Tables(*(jnp.asarray(table[options.seed_index]) for table in model.tables))
+    learned = model.of_seed(options.seed_index)
+    if isinstance(learned, models.Tables):
+        learned = models.Tables(*map(jnp.asarray, learned))
     if options.user is None:
         users = np.arange(known.n_users)
     else:
@@ -87,12 +90,12 @@ def main(arguments: list[str]) -> None:
     if options.approximate is not None:
         some = users[np.linspace(0, len(users) - 1, min(_CHECKED, len(users))).astype(int)]
         found, exact = (
-            recommend(tables, known, some, options.k, target)[0]
+            recommend(learned, known, some, options.k, target)[0]
             for target in (options.approximate, None)
         )
         share = metrics.top_k_recall(found, exact)
         console.print(f"approximate: {share:.2%} of the best items found, for {len(some)} users")
-    lists = _in_parts(tables, known, users, options)
+    lists = _in_parts(learned, known, users, options)
     if options.out is None:
         (own,) = lists
         _print(console, str(options.user), own.items[0], own.scores[0], known)
@@ -121,7 +124,7 @@ class Lists(NamedTuple):
 
 
 def _in_parts(
-    tables: models.Tables, known: data.Interactions, users: np.ndarray, options: TopK
+    learned: Learned, known: data.Interactions, users: np.ndarray, options: TopK
 ) -> Iterator[Lists]:
     """Yields the recommendations of all users in batches.
 
@@ -130,7 +133,7 @@ def _in_parts(
     """
     for first in range(0, len(users), _AT_ONCE):
         some = users[first : first + _AT_ONCE]
-        items, scores = recommend(tables, known, some, options.k, options.approximate)
+        items, scores = recommend(learned, known, some, options.k, options.approximate)
         if np.isnan(scores).any():
             raise ValueError(
                 f"The model of --seed-index {options.seed_index} in {options.run} diverged: its "
@@ -140,7 +143,7 @@ def _in_parts(
 
 
 def recommend(
-    tables: models.Tables,
+    learned: Learned,
     known: data.Interactions,
     users: np.ndarray,
     k: int,
@@ -148,7 +151,7 @@ def recommend(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the top-k items of each user that are not in ``known``, padded with -1."""
     items, scores = metrics.recommend(
-        models.inner_scores, tables, users, known, k=k, recall_target=recall_target
+        *scored(learned), users, known, k=k, recall_target=recall_target
     )
     return np.asarray(items), np.asarray(scores)
 

@@ -158,8 +158,8 @@ def test_what_was_written_is_read():
 
 
 LATER = {
-    "baselines": "none", "batches": "device", "mesh": None, "processes": None, "test_rating": None,
-    "search": "grid", "tune": None, "keep": (),
+    "baselines": "none", "batches": "device", "mesh": None, "model": "trained", "processes": None,
+    "search": "grid", "test_rating": None, "tune": None, "keep": (),
 }  # fmt: skip
 """Flags added later, with the values that older configurations imply."""
 

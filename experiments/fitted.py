@@ -1,0 +1,67 @@
+"""Registry of models that are fitted in closed form, by command-line name.
+
+A new baseline requires an entry in :data:`MODELS`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crl_jax import baselines, hyperparams
+
+from ._options import EncoderOptions
+from ._registry import Entry, declared, settle
+
+TRAINED = "trained"
+PREFIX = "model_"
+"""Prefix of the flags, whose hyper-parameters have the names of those of losses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry(Entry):
+    """A model on the command line. Without a source, it is an encoder that is trained."""
+
+    source: type[baselines.Baseline] | None = None
+
+    @property
+    def has_seed(self) -> bool:
+        """Whether the model depends on a random seed."""
+        return self.source is not None and "seed" in hyperparams(self.source)
+
+    def make(self, values: Mapping[str, Any], seed: int) -> baselines.Baseline:
+        """Creates the baseline with values by flag; numbers of a sweep may be floats."""
+        assert self.source is not None
+        given = {n.removeprefix(PREFIX): self.flags[n].kind(value) for n, value in values.items()}
+        return self.source(**given, **({"seed": seed} if self.has_seed else {}))
+
+
+def entry_of(source: type[baselines.Baseline]) -> ModelEntry:
+    """Returns the entry of a baseline, whose hyper-parameters become flags with a prefix."""
+    names = [name for name in hyperparams(source) if name != "seed"]
+    own = declared(source, *names, flags={name: f"{PREFIX}{name}" for name in names})
+    # Points of a sweep are fitted one after the other, so that integers can be swept, too.
+    return ModelEntry(
+        source=source, hyperparams={name: replace(of, sweeps=True) for name, of in own.items()}
+    )
+
+
+MODELS: dict[str, ModelEntry] = {
+    TRAINED: ModelEntry(help="an encoder that is trained with a loss"),
+    "popularity": entry_of(baselines.Popularity),
+    "item-knn": entry_of(baselines.ItemKNN),
+    "rp3beta": entry_of(baselines.RP3beta),
+    "ease": entry_of(baselines.EASE),
+    "sparse-ease": entry_of(baselines.SparseEASE),
+    "ials": entry_of(baselines.IALS),
+    "gf-cf": entry_of(baselines.GFCF),
+    "cheby-cf": entry_of(baselines.ChebyCF),
+}
+
+
+def settle_model(options: EncoderOptions, swept: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Returns the hyper-parameters of the chosen model, by flag; none of a trained one.
+
+    Raises:
+      ValueError: If a flag is passed, or swept, that the model does not have.
+    """
+    return settle("model", options, MODELS, swept)
