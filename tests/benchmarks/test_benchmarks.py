@@ -14,6 +14,7 @@ from _helpers.refusals import raises
 from benchmarks import (
     _processes,
     _report,
+    baselines,
     confidence,
     evaluation,
     in_batch,
@@ -23,6 +24,8 @@ from benchmarks import (
     training,
 )
 from benchmarks._report import read_csv
+from crl_jax import data, metrics
+from crl_jax.baselines import EASE
 from experiments.recipes import RECIPES
 
 
@@ -283,3 +286,24 @@ def test_stages_of_scale_follow_each_other(monkeypatch, tmp_path, standard_promo
     found = read_csv(tmp_path / "scale.csv")
     assert [row["stage"] for row in found if row["name"] == "crl_jax"] == [*scale.STAGES["crl_jax"]]
     assert all(float(row["gigabytes"]) > 0 and float(row["seconds"]) > 0 for row in found)
+
+
+def test_baselines_are_measured_on_a_data_set_and_a_sample(ratings, monkeypatch, tmp_path):
+    monkeypatch.setattr(baselines, "in_process", lambda measure, *args, env: measure(*args))
+    monkeypatch.setattr(baselines, "FILES", {"log": ratings.name, baselines.SAMPLE: ratings.name})
+    monkeypatch.setenv("CRL_DATA", str(ratings.parent))
+    call(baselines, monkeypatch, "--baselines", "EASE", "--out", tmp_path / "x.csv")
+    whole, sample = read_csv(tmp_path / "x.csv")
+    split = data.split_by_ratio(data.load(ratings), test=0.2)
+    layout = metrics.eval_layout(split.train, split.test)
+    values = metrics.evaluate(EASE().fit(split.train), None, layout, ks=20)
+    want = float(metrics.summarize(values)["ndcg@20"])
+    assert float(whole["ndcg@20"]) == pytest.approx(want, rel=1e-5)
+    assert int(whole["interactions"]) == len(split.train)
+    assert float(whole["arrays_mb"]) == pytest.approx(4e-6 * int(whole["users"]) ** 2)
+    # Fewer users than the sample may have, so that it only omits the items without users.
+    assert [sample[n] == whole[n] for n in ("users", "interactions")] == [True, True]
+    assert int(sample["items"]) == len(np.unique(split.train.items)) < int(whole["items"])
+    monkeypatch.setattr(baselines, "MAX_EASE_SIDE", 9)
+    call(baselines, monkeypatch, "--baselines", "EASE", "--out", tmp_path / "y.csv")
+    assert not (tmp_path / "y.csv").exists()
