@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from crl_jax import data, metrics, samplers, train
+from crl_jax import data, metrics, samplers, serving, train
 from crl_jax.data import _splits
 from crl_jax.data._readers import Format
 from crl_jax.metrics import _evaluate, _ranking
@@ -130,7 +130,9 @@ def test_examples_of_a_package_run(package, tmp_path, monkeypatch, capsys):
         case "samplers":
             assert not names["positives"].contains(names["users"], names["ids"]).any()
         case "serving":
-            assert written == ["runs", "vectors.npz", "vectors.parquet", "vectors.safetensors"]
+            vectors = ["vectors.npz", "vectors.parquet", "vectors.safetensors"]
+            assert written == ["ease.npz", "runs", *vectors]
+            assert isinstance(names["baseline"], serving.BaselineRecommender)
             assert len(capsys.readouterr().out.splitlines()) == 2
             assert len(names["everyone"]) == names["log"].n_users
             assert set(names["few"].items[0].tolist()) <= {*range(100, 120), -1}

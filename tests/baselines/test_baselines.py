@@ -203,8 +203,10 @@ def test_large_matrices_are_inverted_in_float32_and_mirrored_in_strips(sizes, mo
     log, x = log_of(*sizes)
     monkeypatch.setattr(_ease, "_EXACT_SIDE", 2)
     monkeypatch.setattr(_ease, "_STRIP", 3)
-    got = EASE(l2=7.0).fit(log).scores(np.arange(len(x)))
+    fitted = EASE(l2=7.0).fit(log)
+    got = fitted.scores(np.arange(len(x)))
     np.testing.assert_allclose(got, regressions(x, EASE(l2=7.0)), rtol=1e-4, atol=1e-5)
+    assert all(array.flags.c_contiguous for array in fitted.arrays.values())
 
 
 def test_regression_on_all_neighbours_is_ease():
