@@ -59,7 +59,7 @@ def per_user(folders: Sequence[Path]) -> np.ndarray:
     found = []
     for folder in folders:
         model = load_model(folder)
-        tables = models.Tables(*(side[0] for side in model.tables))
+        tables = model.of_seed(0)
         plan = metrics.eval_layout(model.known, model.test)
         values = metrics.evaluate(models.inner_scores, tables, plan, ks=(20,), auc=False)
         found.append(np.asarray(values[MAIN]))

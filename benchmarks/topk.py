@@ -49,12 +49,15 @@ def check(folder: Path, path: Path, n_users: int) -> None:
     """
     import polars
 
+    from crl_jax import models
     from experiments._saved import load_model
 
     model, written = load_model(folder), polars.scan_parquet(path)
     if (rows := written.select(polars.len()).collect().item()) != n_users * K:
         raise SystemExit(f"{path} has {rows} rows, not {n_users * K}.")
-    users, items = (table[0].astype(np.float64) for table in model.tables)
+    learned = model.of_seed(0)
+    assert isinstance(learned, models.Tables)
+    users, items = (np.asarray(table, np.float64) for table in learned)
     for user in np.linspace(0, n_users - 1, CHECKED).astype(int):
         scores = items @ users[user]
         start, end = model.known.indptr[user : user + 2]

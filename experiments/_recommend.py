@@ -89,8 +89,16 @@ class Recommend(Study[Config, Problem]):
         """See :meth:`Study.check`."""
         if config.protocol.tune and not config.source.valid_fraction:
             raise ValueError("--valid-fraction 0 leaves no data to decide a --tune on.")
-        if config.objective.loss == AUTO and (config.protocol.sweep or not config.protocol.tune):
-            raise ValueError(f"--loss {AUTO} needs --tune MINUTES, and no --sweep.")
+        if config.objective.loss == AUTO:
+            if config.protocol.sweep or not _halves(config):
+                raise ValueError(
+                    f"--loss {AUTO} chooses the loss by a search: name a loss for --sweep, or for "
+                    "--tune 0."
+                )
+            if not config.source.valid_fraction:
+                raise ValueError(
+                    f"--valid-fraction 0 leaves no data to decide a --loss {AUTO} on: name a loss."
+                )
         for each, _ in _spaces(config):
             self._check_one(each)
 
@@ -161,7 +169,8 @@ class Recommend(Study[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         if config.objective.loss == AUTO:
-            return f"the best of {', '.join(OBJECTIVES[AUTO].candidates)}"
+            losses = dict.fromkeys(each.objective.loss for each, _ in _spaces(config))
+            return f"the best of {', '.join(losses)}"
         objective, swept = _objective(config), _swept(config)
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
@@ -389,13 +398,14 @@ def _swept(config: Config) -> tuple[str, ...]:
 def _halves(config: Config) -> bool:
     """Whether the search is by successive halving."""
     protocol = config.protocol
-    return bool(protocol.tune) or (protocol.search == "halving" and bool(protocol.sweep))
+    has_points = config.objective.loss == AUTO or bool(protocol.sweep)
+    return bool(protocol.tune) or (protocol.search == "halving" and has_points)
 
 
 def _spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
     """Returns the configurations whose sweeps a search tries, and how they differ."""
-    is_tuned = config.protocol.tune and not config.protocol.sweep
-    return spaces(config) if is_tuned else [(config, {})]
+    is_searched = config.objective.loss == AUTO or bool(config.protocol.tune)
+    return spaces(config) if is_searched and not config.protocol.sweep else [(config, {})]
 
 
 def _fitted_to(config: Config, part: data.Interactions) -> Config:

@@ -200,7 +200,8 @@ _CHOSEN: Mapping[str, Objective] = {
     "bpr": Objective(loss=losses.bpr, n_neg=1, start="bpr"),
     "bce": Objective(loss=losses.bce, n_neg=1, start="bpr"),
     "auto": Objective(
-        help="the best of bpr, info_nce, bsl, debiased, hard, dpl and bayesian on validation data",
+        help="the better of info_nce and bpr on validation data; with --tune, the best of these "
+        "and bsl, debiased, hard, dpl and bayesian",
         loss=losses.info_nce,
         start="softmax",
         candidates=("info_nce", "bpr", "bsl", "debiased", "hard", "dpl", "bayesian"),

@@ -17,11 +17,13 @@ from ._options import ProtocolOptions, TrainOptions
 from .objectives import OBJECTIVES
 from .sampling import SAMPLERS
 
-LOSS, AUTO = "info_nce", "auto"
-"""The default loss, and the name that stands for a choice among several."""
+AUTO = "auto"
+"""The default loss, which stands for a choice among several."""
+_GENERIC = "bpr"
+"""The loss whose defaults those of a user's own start from."""
 
 
-_STEPS, _EPOCHS = 1200, (20, 60)
+_STEPS, _EPOCHS = 1200, (15, 60)
 """Number of steps that a training should take, and the bounds of its epochs."""
 
 
@@ -66,13 +68,14 @@ _TRAINING = TrainOptions(
     batch_size=1024, epochs=None, patience=_EPOCHS[1],
 )  # fmt: skip
 _INNER = replace(_TRAINING, lr=5e-3, weight_decay=0.03)
-_L2 = (0.003, 0.01, 0.03, 0.06)
+_L2 = (0.01, 0.03, 0.06, 0.1)
+_MORE_L2 = (*_L2, 0.003, 0.2)
 _PAIRWISE = (
-    Variant({}, {"weight_decay": (*_L2, 0.1)}),
-    Variant({"lr": 1.5e-3}, {"weight_decay": _L2}),
-    Variant({"dim": 32}, {"weight_decay": _L2}),
+    Variant({}, {"weight_decay": _MORE_L2}),
+    Variant({"lr": 1.5e-3}, {"weight_decay": _MORE_L2}),
+    Variant({"dim": 32}, {"weight_decay": _MORE_L2}),
 )
-_HEAT = (0.1, 0.15, 0.25, 0.4, 0.7, 1.2)
+_HEAT = (0.12, 0.2, 0.35, 0.65, 1.2)
 FAMILIES: Mapping[str, Family] = {
     "pairwise": Family(_INNER, search={"weight_decay": _L2}, variants=_PAIRWISE),
     "bpr": Family(_INNER, n_neg=5, search={"weight_decay": _L2}, variants=_PAIRWISE),
@@ -81,7 +84,7 @@ FAMILIES: Mapping[str, Family] = {
         sampler="shared",
         n_neg=128,
         similarity="cosine",
-        temperature=0.2,
+        temperature=0.3,
         search={"temperature": _HEAT},
         variants=(
             Variant({}, {"temperature": (0.07, *_HEAT)}),
@@ -105,8 +108,8 @@ _N_NEG = 8
 """Negatives of a softmax loss that are drawn for each anchor."""
 _OF_COSINES = {"min_score": -1.0, "n_pos": 0}
 """Hyper-parameters of losses of cosines."""
-_MINUTES = 5.0
-"""Time of the search of ``--loss auto``, in minutes."""
+_FIRST = 2
+"""Number of losses among which ``--loss auto`` chooses without ``--tune``."""
 
 
 def start(given: Mapping[str, str]) -> Config:
@@ -115,7 +118,7 @@ def start(given: Mapping[str, str]) -> Config:
     Args:
       given: Values of the flags, by field; only the choices matter.
     """
-    loss = given.get("loss", LOSS)
+    loss = given.get("loss") or _default_loss(given)
     family = family_of(loss, given.get("similarity"))
     sampler = given.get("sampler", family.sampler)
     n_neg = family.n_neg
@@ -124,10 +127,7 @@ def start(given: Mapping[str, str]) -> Config:
     training = family.training
     if given.get("encoder") == "lightgcn":
         training = replace(training, batch_size=2048)
-    is_searched = not ({"sweep", "tune"} & given.keys()) and not _is_zero(
-        given.get("valid_fraction", "")
-    )
-    minutes = _MINUTES if loss == AUTO and "tune" not in given else None
+    is_searched = "sweep" not in given and "tune" not in given and not _has_no_search(given)
     sweep = family.search.items() if is_searched and loss != AUTO else ()
     values: dict[str, Any] = {"n_neg": n_neg, "temperature": family.temperature}
     if family.similarity == "cosine":
@@ -135,7 +135,7 @@ def start(given: Mapping[str, str]) -> Config:
     takes = OBJECTIVES[loss].flags if loss in OBJECTIVES else {}
     return Config(
         objective=LossOptions(
-            loss=loss if loss in OBJECTIVES else LOSS,
+            loss=loss if loss in OBJECTIVES else _GENERIC,
             **{name: value for name, value in values.items() if name in takes},
         ),
         sampling=SamplerOptions(sampler=family.sampler),
@@ -143,11 +143,25 @@ def start(given: Mapping[str, str]) -> Config:
         training=training,
         protocol=ProtocolOptions(
             sweep=tuple(f"{name}={','.join(map(str, values))}" for name, values in sweep),
-            search="halving" if sweep else "grid",
-            tune=minutes,
+            search="halving" if sweep or loss == AUTO else "grid",
             keep=tuple(sorted(_searched() & given.keys())),
         ),
     )
+
+
+def _default_loss(given: Mapping[str, str]) -> str:
+    """Returns the loss of flags that name none: a choice, unless they are flags of one loss."""
+    flags = {name for entry in OBJECTIVES.values() for name in entry.flags}
+    flags |= {name for entry in SAMPLERS.values() for name in entry.flags}
+    if "sampler" in given and given["sampler"] not in ("shared", "in-batch"):
+        return "bpr"
+    if (flags | {"sampler", "similarity", "contrast", "sweep"}) & given.keys():
+        return "info_nce"
+    return "info_nce" if _has_no_search(given) else AUTO
+
+
+def _has_no_search(given: Mapping[str, str]) -> bool:
+    return any(_is_zero(given.get(name, "")) for name in ("tune", "valid_fraction"))
 
 
 def _searched() -> set[str]:
@@ -163,16 +177,26 @@ def spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
     """
     objective = OBJECTIVES[config.objective.loss]
     if objective.candidates:
-        return [
+        losses = objective.candidates if config.protocol.tune else objective.candidates[:_FIRST]
+        found = [
             (_swept(merged(config, loss), family_of(loss, None).search), {"loss": loss})
-            for loss in objective.candidates
+            for loss in losses
         ]
-    found = []
-    for variant in family_of(config.objective.loss, config.encoding.similarity).variants:
-        if not variant.settings.keys() & {*config.protocol.keep}:
-            made = _swept(_changed(config, variant.settings), variant.sweep)
-            found.append((made, dict(variant.settings)))
-    return found or [(config, {})]
+        for loss in objective.candidates[:_FIRST] if config.protocol.tune else ():
+            own = _variants(merged(config, loss))[1:]
+            found += [(made, {"loss": loss, **settings}) for made, settings in own]
+        return found
+    return _variants(config) or [(config, {})]
+
+
+def _variants(config: Config) -> list[tuple[Config, dict[str, Any]]]:
+    """Returns the variants of a loss that change no number that a flag sets."""
+    variants = family_of(config.objective.loss, config.encoding.similarity).variants
+    return [
+        (_swept(_changed(config, each.settings), each.sweep), dict(each.settings))
+        for each in variants
+        if not each.settings.keys() & {*config.protocol.keep}
+    ]
 
 
 def _swept(config: Config, values: Mapping[str, tuple[float, ...]]) -> Config:
@@ -225,7 +249,7 @@ def family_of(loss: str, similarity: str | None) -> Family:
 
 
 def default_epochs(n_interactions: int, batch_size: int) -> int:
-    """Returns the number of epochs: that of 1,200 steps, but between 20 and 60."""
+    """Returns the number of epochs: that of 1,200 steps, but between 15 and 60."""
     return min(max(math.ceil(_STEPS * batch_size / n_interactions), _EPOCHS[0]), _EPOCHS[1])
 
 
