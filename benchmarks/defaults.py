@@ -123,7 +123,7 @@ def write(path: Path, log: data.Interactions) -> None:
 
 def fitted(log: data.Interactions) -> list[Row]:
     """Returns the scores of the baselines on the split of ``recommend``."""
-    split = data.with_validation(data.split_by_ratio(log, test=0.2, seed=0), valid=0.1, seed=0)
+    split = data.with_validation(data.split_by_ratio(log, test=0.2, seed=0), valid=0.2, seed=0)
     assert split.valid is not None
     assert split.test is not None
     known = data.union(split.train, split.valid)

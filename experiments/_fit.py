@@ -60,7 +60,7 @@ class Fit(Recommend):
             if (n := getattr(protocol, name)) > 1 and not MODELS[model].has_seed:
                 raise ValueError(f"--model {model} has no seed: omit {flag(name)} {n}.")
         settle_model(config.encoding, swept)
-        if protocol.sweep and not config.source.valid_fraction:
+        if protocol.sweep and config.source.valid_fraction == 0:
             raise ValueError("--valid-fraction 0 leaves no data to decide a --sweep on.")
 
     def complete(self, config: Config, problem: Problem) -> Config:

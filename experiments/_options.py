@@ -40,9 +40,9 @@ class DataOptions:
     """Fraction of the interactions in the test set, for ratio and time."""
     leave_last_k: Annotated[int, COUNT] = 1
     """Number of test interactions per user, for leave_k_out."""
-    valid_fraction: Annotated[float, Range(0, 1, high_open=True)] = 0.1
+    valid_fraction: Annotated[float | None, Range(0, 1, high_open=True)] = 0.1
     """Fraction of the training interactions held out for validation. With 0 nothing is held out,
-    and training lasts --epochs."""
+    and training lasts --epochs. None for 5,000 interactions, but between 0.1 and 0.25."""
     min_rating: Annotated[float | None, Range()] = None
     """Minimum rating of an interaction to count as a positive. With --test-rating it applies to the
     training and validation parts only."""

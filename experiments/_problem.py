@@ -23,6 +23,8 @@ _READING = (
 _MAX_GRADES = 11
 """Maximum number of distinct values of a rating scale, such as 0 to 10; play counts have more."""
 
+_VALIDATED, _FRACTIONS = 5000, (0.1, 0.25)
+"""Default number of validation interactions, and the bounds of their fraction."""
 OnStage = Callable[[str], None]
 """Callback ``on_stage(what)``, called with the description of each stage that begins."""
 
@@ -158,16 +160,17 @@ def load_problem(
     if test is None:
         raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
     known = train
-    if valid is not None and not options.valid_fraction:
+    fraction = options.valid_fraction
+    if fraction is None:
+        fraction = min(max(_VALIDATED / max(len(train), 1), _FRACTIONS[0]), _FRACTIONS[1])
+    if valid is not None and not fraction:
         raise ValueError(
             f"--valid-fraction 0: --data {options.data} has its own validation part, which would "
             "be used."
         )
-    if valid is None and options.valid_fraction:
+    if valid is None and fraction:
         how = "time" if options.split == "time" else "ratio"
-        cut = data.with_validation(
-            train, valid=options.valid_fraction, seed=options.split_seed, how=how
-        )
+        cut = data.with_validation(train, valid=fraction, seed=options.split_seed, how=how)
         assert cut.valid is not None
         train, valid = cut.train, cut.valid
     elif valid is not None:

@@ -87,7 +87,7 @@ class Recommend(Study[Config, Problem]):
 
     def check(self, config: Config) -> None:
         """See :meth:`Study.check`."""
-        if config.protocol.tune and not config.source.valid_fraction:
+        if config.protocol.tune and config.source.valid_fraction == 0:
             raise ValueError("--valid-fraction 0 leaves no data to decide a --tune on.")
         if config.objective.loss == AUTO:
             if config.protocol.sweep or not _halves(config):
@@ -95,7 +95,7 @@ class Recommend(Study[Config, Problem]):
                     f"--loss {AUTO} chooses the loss by a search: name a loss for --sweep, or for "
                     "--tune 0."
                 )
-            if not config.source.valid_fraction:
+            if config.source.valid_fraction == 0:
                 raise ValueError(
                     f"--valid-fraction 0 leaves no data to decide a --loss {AUTO} on: name a loss."
                 )
@@ -114,7 +114,7 @@ class Recommend(Study[Config, Problem]):
                 f"--batches host: --loss {loss} weighs each interaction, so they must be on the "
                 "device."
             )
-        if config.protocol.sweep and not config.source.valid_fraction:
+        if config.protocol.sweep and config.source.valid_fraction == 0:
             raise ValueError("--valid-fraction 0 leaves no data to decide a --sweep on.")
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:

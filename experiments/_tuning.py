@@ -19,6 +19,8 @@ from ._study import OnEntry, Runs, SearchResult, no_finite_score
 PHASE = "tune"
 _SHORT = 3
 """Ratio of the lengths of a complete training and of one of the first rung."""
+_MARGIN = 0.02
+"""Relative difference in validation scores below which the first space wins: noise is as large."""
 _AT_ONCE = 8
 """Number of points that are trained together at most."""
 _FILE = "halving.json"
@@ -132,14 +134,20 @@ def tune(
         return trained
 
     found = train.successive_halving(
-        train_points, _groups(spaces), epochs, minutes=protocol.tune or None, done=record.trained
+        train_points,
+        _groups(spaces),
+        epochs,
+        labels=[own.names.get("loss") for own in owners],
+        minutes=protocol.tune or None,
+        done=record.trained,
     )
     if found.best is None:
         raise no_finite_score()
     last = [found.last(i) for i in range(len(points))]
+    best, epochs_of_best, score = _preferred(found, len(spaces[0].points), len(epochs) - 1)
     scores = np.array([np.nan if each is None else each[1] for each in last])
     best_epochs = np.array([0 if each is None else each[2] for each in last])
-    choice = train.Selection(found.best, found.best_epoch, found.score, scores, best_epochs)
+    choice = train.Selection(best, epochs_of_best, score, scores, best_epochs)
     named = [{**own.names, **point} for own, point in zip(owners, points, strict=True)]
     complete = sum(len(each.candidates) for each in found.trained if each.rung == len(epochs) - 1)
     tried = sum(each is not None for each in last)
@@ -147,7 +155,27 @@ def tune(
         f"searched {tried} of {len(points)} points for {epochs[0]} epochs, the best {complete} for "
         f"{longest}, in {found.seconds:.0f} s"
     )
-    return SearchResult(named, choice, config=owners[found.best].config, said=said)
+    return SearchResult(named, choice, config=owners[best].config, said=said)
+
+
+def _preferred(found: train.HalvingResult, n_first: int, last_rung: int) -> tuple[int, int, float]:
+    """Returns the best point, its epochs and its score; a point of the first space within the margin.
+
+    Args:
+      found: The finished search, of which some point did not diverge.
+      n_first: Number of points of the first space.
+      last_rung: Index of the last rung.
+    """
+    assert found.best is not None
+    of_first = [
+        (each[1], -i, each[2])
+        for i in range(n_first)
+        if (each := found.last(i)) is not None and each[0] == last_rung and np.isfinite(each[1])
+    ]
+    score, place, epoch = max(of_first, default=(-np.inf, 0, 0))
+    if score * (1 + _MARGIN) >= found.score:
+        return -place, epoch, score
+    return found.best, found.best_epoch, found.score
 
 
 def _groups(spaces: Sequence[Space]) -> list[range]:

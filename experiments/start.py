@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ._config import Config, EncoderOptions, LossOptions, SamplerOptions
-from ._options import ProtocolOptions, TrainOptions
+from ._options import DataOptions, ProtocolOptions, TrainOptions
 from .objectives import OBJECTIVES
 from .sampling import SAMPLERS
 
@@ -134,6 +134,7 @@ def start(given: Mapping[str, str]) -> Config:
         values |= _OF_COSINES
     takes = OBJECTIVES[loss].flags if loss in OBJECTIVES else {}
     return Config(
+        source=DataOptions(valid_fraction=None),
         objective=LossOptions(
             loss=loss if loss in OBJECTIVES else _GENERIC,
             **{name: value for name, value in values.items() if name in takes},

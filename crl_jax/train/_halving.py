@@ -1,6 +1,6 @@
 """Successive halving: short trainings of many candidates, longer trainings of the best."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,15 +62,17 @@ def successive_halving(
     groups: Sequence[Sequence[int]],
     epochs: Sequence[int],
     *,
+    labels: Sequence[Hashable] | None = None,
     minutes: float | None = None,
     done: Sequence[Trained] = (),
     on_trained: Callable[[Trained], None] = lambda _: None,
 ) -> HalvingResult:
     r"""Trains all candidates for few epochs, and the best for more, rung by rung.
 
-    Rung r + 1 keeps the best :math:`\lfloor n_r e_r / e_{r+1} \rceil` of the :math:`n_r` candidates
-    of rung r, at least one, so that each rung takes about the same time. Trainings start anew in
-    each rung, with a learning-rate schedule of its length: the last rung is a complete training.
+    Rung r + 1 keeps the best :math:`\lfloor n_r e_r / e_{r+1} \rceil` of the :math:`n_r`
+    candidates of rung r, at least one of each label, so that each rung takes about the same time.
+    Trainings start anew in each rung, with a learning-rate schedule of its length: the last rung is
+    a complete training.
 
     The decisions depend on the results and their ``seconds`` alone. Passing the trainings of an
     interrupted search as ``done`` therefore continues it as if it had not been interrupted.
@@ -81,6 +83,8 @@ def successive_halving(
       groups: Candidates that can be trained together, indices from 0. With ``minutes``, the first
         rung trains the groups in this order, for as long as its share of the time lasts.
       epochs: Number of epochs of each rung, ascending.
+      labels: Label of each candidate, such as its loss. Each rung keeps the best candidate of each
+        label, as far as the time allows, since short trainings may favour one of them.
       minutes: Time to spend, in minutes; None for no limit. Trainings are not interrupted, and each
         rung trains one candidate at least, so that a search may take longer.
       done: Trainings of an interrupted search with equal arguments.
@@ -101,7 +105,7 @@ def successive_halving(
     >>> result.best, [each.candidates for each in result.trained]
     (1, [(0, 1), (2, 3), (1,), (3,)])
     """
-    _check(groups, epochs, minutes)
+    _check(groups, epochs, labels, minutes)
     limit = np.inf if minutes is None else 60 * minutes
     replayed, trained, spent = iter(done), [], 0.0
 
@@ -140,16 +144,38 @@ def successive_halving(
             ratio = n_epochs / epochs[rung + 1]
             per_epoch = (spent - began) / (len(scores) * n_epochs)
             affordable = (limit - spent) / (len(epochs) - rung - 1) / per_epoch / epochs[rung + 1]
-            most = min(round(len(scores) * ratio), affordable)
-            kept = {candidate for _, candidate, _ in ranked[: max(1, int(most))]}
+            order = _best_of_each_first([candidate for _, candidate, _ in ranked], labels)
+            n_labels = 1 if labels is None else len({labels[i] for i in order})
+            most = min(max(round(len(scores) * ratio), n_labels), affordable)
+            kept = {*order[: max(1, int(most))]}
     score, best, epoch = ranked[0]
     return HalvingResult(best, epoch, score, tuple(trained))
 
 
-def _check(groups: Sequence[Sequence[int]], epochs: Sequence[int], minutes: float | None) -> None:
+def _best_of_each_first(ranked: list[int], labels: Sequence[Hashable] | None) -> list[int]:
+    """Reorders candidates so that the best of each label precede the others."""
+    if labels is None:
+        return ranked
+    best: dict[Hashable, int] = {}
+    for candidate in ranked:
+        best.setdefault(labels[candidate], candidate)
+    first = [*best.values()]
+    return first + [candidate for candidate in ranked if candidate not in first]
+
+
+def _check(
+    groups: Sequence[Sequence[int]],
+    epochs: Sequence[int],
+    labels: Sequence[Hashable] | None,
+    minutes: float | None,
+) -> None:
     candidates = sorted(candidate for group in groups for candidate in group)
     if not candidates or candidates != list(range(len(candidates))):
         raise ValueError(f"`groups` must hold each index from 0 once, got {groups}.")
+    if labels is not None and len(labels) != len(candidates):
+        raise ValueError(
+            f"`labels` must have one for each of {len(candidates)} candidates, got {len(labels)}."
+        )
     for n_epochs in epochs:
         check_count("epochs", n_epochs)
     if not epochs or list(epochs) != sorted(set(epochs)):

@@ -52,6 +52,21 @@ def test_the_last_rung_decides():
     assert found.seconds == 4 * 2 + 2 * 4
 
 
+def test_each_label_keeps_its_best_candidate():
+    short, long = [0.9, 0.8, 0.7, 0.1, 0.2, 0.6], [0.5] * 4 + [0.9, 0.5]
+    train_fn, calls = trainer([short, long], (2, 4))
+    labels = ["a", "a", "a", "b", "b", "c"]
+    found = successive_halving(train_fn, [range(6)], (2, 4), labels=labels)
+    assert [chosen for rung, chosen in calls if rung == 1] == [(0, 4, 5)]
+    assert found.best == 4
+    train_fn, calls = trainer([short, long], (1, 4))
+    successive_halving(train_fn, [range(6)], (1, 4), labels=labels)  # 6 / 4, but three labels
+    assert [chosen for rung, chosen in calls if rung == 1] == [(0, 4, 5)]
+    train_fn, calls = trainer([short, long], (1, 4))
+    successive_halving(train_fn, [range(6)], (1, 4), labels=labels, minutes=13 / 60)
+    assert [chosen for rung, chosen in calls if rung == 1] == [(0,)]  # 7 s are left
+
+
 def test_ties_and_diverged_candidates():
     nan = float("nan")
     train_fn, _ = trainer([[nan, 0.5, 0.5]], (3,))
@@ -118,3 +133,8 @@ def test_trainings_of_another_search_are_refused():
 def test_refusals(groups, epochs, minutes, message):
     with raises(ValueError, match=re.escape(message)):
         successive_halving(lambda *_: None, groups, epochs, minutes=minutes)
+
+
+def test_there_must_be_a_label_for_each_candidate():
+    with raises(ValueError, match="`labels` must have one for each of 2 candidates, got 1."):
+        successive_halving(lambda *_: None, [(0, 1)], (3,), labels=["a"])
