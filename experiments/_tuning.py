@@ -159,7 +159,7 @@ def tune(
 
 
 def _preferred(found: train.HalvingResult, n_first: int, last_rung: int) -> tuple[int, int, float]:
-    """Returns the best point, its epochs and its score; a point of the first space within the margin.
+    """Returns a point, its epochs and its score: of the first space if within the margin.
 
     Args:
       found: The finished search, of which some point did not diverge.

@@ -1,9 +1,10 @@
 """Named configurations of ``python -m experiments.recommend --recipe NAME``."""
 
 from ._config import Config
-from .configs import gowalla, ml_100k, ml_100k_lightgcn, yelp2018
+from .configs import gowalla, ml_100k, ml_100k_lightgcn, new_data, yelp2018
 
 RECIPES: dict[str, Config] = {
+    **new_data.CONFIGS,
     **ml_100k.CONFIGS,
     **ml_100k_lightgcn.CONFIGS,
     **gowalla.CONFIGS,

@@ -1,7 +1,7 @@
 """Train, evaluate and use a recommender: ``python -m experiments.recommend``.
 
-Without arguments it trains BPR on simulated data, in under a minute. ``--data`` selects your own
-data, ``--loss`` another objective, ``--recipe`` a tuned configuration. ``topk`` recommends.
+Without arguments it trains on simulated data, in under a minute. ``--data`` selects your own data,
+``--loss`` an objective, ``--recipe`` a tuned configuration. ``topk`` recommends.
 """
 
 import sys
