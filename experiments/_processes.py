@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -136,6 +137,22 @@ def gathered(tree: Any) -> Any:
     from jax.experimental.multihost_utils import process_allgather
 
     return process_allgather(tree, tiled=True)
+
+
+def agreed(number: float) -> float:
+    """Returns the number of the first process, for decisions that all must take alike."""
+    if jax.process_count() == 1:
+        return number
+    from jax.experimental.multihost_utils import broadcast_one_to_all
+
+    return float(broadcast_one_to_all(np.float32(number)))
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Removes what the hook of :func:`checkpoint` wrote; for the first process only."""
+    path.unlink(missing_ok=True)
+    if (folder := path.with_suffix("")).exists():
+        shutil.rmtree(folder)
 
 
 def checkpoint(path: Path, seconds: float) -> train.Callback:

@@ -12,6 +12,7 @@ import numpy as np
 
 from crl_jax import train
 
+from ._processes import agreed, is_first, remove_checkpoint
 from ._ranges import read_json
 from ._rundir import write_json
 from ._study import OnEntry, Runs, SearchResult, no_finite_score
@@ -127,10 +128,11 @@ def tune(
             scores, best = tuple(choice.scores.tolist()), tuple(choice.best_epochs.tolist())
         except train.TrainingDiverged:
             scores, best = diverged, (0,) * len(chosen)
-        seconds = round(time.monotonic() - began, 3)
+        seconds = round(agreed(time.monotonic() - began), 3)
         trained = train.Trained(rung, chosen, scores, best, seconds)
-        record.add(trained, n_runs, entries)
-        path.unlink(missing_ok=True)
+        if is_first():
+            record.add(trained, n_runs, entries)
+            remove_checkpoint(path)
         return trained
 
     found = train.successive_halving(

@@ -1,0 +1,67 @@
+"""Regret and ranks of the benchmark of the defaults."""
+
+import numpy as np
+import pytest
+
+from benchmarks import defaults
+from crl_jax import data, metrics
+
+
+def row(dataset, method, mode, score, seconds=1.0):
+    return {
+        "dataset": dataset, "method": method, "mode": mode, "ndcg@20": score, "seconds": seconds,
+    }  # fmt: skip
+
+
+def test_regret_is_relative_to_the_best_trained_model():
+    rows = [
+        row("a", "x", "defaults", 0.4), row("a", "x", "search", 0.5),
+        row("a", "EASE", "baseline", 0.6, ""), row("b", "x", "defaults", 0.2),
+    ]  # fmt: skip
+    defaults.with_regret(rows)
+    assert [r["regret"] for r in rows] == pytest.approx([0.2, 0.0, -0.2, 0.0])
+
+
+def test_methods_are_ranked_among_those_of_equal_mode():
+    scores = {"x": (0.4, 0.1), "y": (0.2, 0.2), "z": (0.3, 0.3)}
+    rows = [
+        row(dataset, method, "defaults", score, seconds)
+        for method, of in scores.items()
+        for dataset, score, seconds in zip("ab", of, (1.0, 3.0))
+    ]
+    rows.append(row("a", "x", "search", 0.8))
+    defaults.with_regret(rows)
+    found = {(r["method"], r["mode"]): r for r in defaults.summarize(rows)}
+    assert found["x", "search"]["rank"] == 1
+    assert [found[m, "defaults"]["rank"] for m in "xyz"] == [2.0, 2.5, 1.5]
+    assert found["x", "defaults"]["regret"] == pytest.approx(np.mean([0.5, 2 / 3]))
+    assert found["x", "defaults"]["worst"] == pytest.approx(2 / 3)
+    assert found["x", "defaults"]["seconds"] == 2.0
+
+
+def test_a_part_keeps_the_ids_of_some_users():
+    log = data.simulate(n_users=60, n_items=50, n_exposed=30, seed=1).interactions
+    found = defaults.part(log, 30, 0, 2, share=0.5)
+    assert found.n_users <= 30
+    assert min(found.degrees.min(), found.item_counts.min()) >= 2
+    pairs = set(zip(log.user_ids[log.users], log.item_ids[log.items], strict=True))
+    own = zip(found.user_ids[found.users], found.item_ids[found.items], strict=True)
+    assert set(own) <= pairs
+    again = defaults.part(log, 30, 0, 2, share=0.5)
+    np.testing.assert_array_equal(again.items, found.items)
+
+
+def test_baselines_are_scored_on_the_split_of_a_run():
+    log = data.simulate(n_users=60, n_items=50, n_exposed=30, seed=1).interactions
+    found = {r["method"]: r["ndcg@20"] for r in defaults.fitted(log)}
+    split = data.split_by_ratio(log, test=0.2, seed=0)
+    counts = np.asarray(split.train.item_counts, float)
+    layout = metrics.eval_layout(split.train, split.test)
+    lists = []
+    for user in layout.users:
+        scores = counts.copy()
+        own = slice(*split.train.indptr[user : user + 2])
+        scores[split.train.items[own]] = -np.inf
+        lists.append(np.argsort(-scores, kind="stable")[:20])
+    values = metrics.evaluate_lists(np.array(lists), layout, ks=(20,))
+    assert found["popularity"] == pytest.approx(float(np.mean(values["ndcg@20"])), rel=1e-6)
