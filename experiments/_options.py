@@ -143,8 +143,8 @@ class TrainOptions:
     """Storage of the training interactions: device memory, or host memory, which saves device
     memory. With host, seeds that are trained together visit the interactions in the same order."""
     epochs: Annotated[int | None, COUNT] = 200
-    """Maximum number of epochs, which the learning-rate schedule spans. None for that of 1,200
-    steps, but between 20 and 60."""
+    """Maximum number of epochs, which the learning-rate schedule spans. None for that of 1.2
+    million interactions, but between 15 and 60."""
     patience: Annotated[int, COUNT] = 50
     """Number of epochs without a better validation score after which a run stops."""
     eval_every: Annotated[int, COUNT] = 1

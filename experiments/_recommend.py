@@ -413,7 +413,7 @@ def _fitted_to(config: Config, part: data.Interactions) -> Config:
     training: Any = config.training
     objective: Any = config.objective
     if training.epochs is None:
-        epochs = default_epochs(len(part), training.batch_size)
+        epochs = default_epochs(len(part))
         config = replace(config, training=replace(training, epochs=epochs))
     hyperparams = OBJECTIVES[objective.loss].hyperparams
     if "tau_plus" in hyperparams and hyperparams["tau_plus"].default is None:

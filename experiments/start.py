@@ -23,8 +23,8 @@ _GENERIC = "bpr"
 """The loss whose defaults those of a user's own start from."""
 
 
-_STEPS, _EPOCHS = 1200, (15, 60)
-"""Number of steps that a training should take, and the bounds of its epochs."""
+_SEEN, _EPOCHS = 1_200_000, (15, 60)
+"""Number of interactions that a training should visit, and the bounds of its epochs."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ _N_NEG = 8
 """Negatives of a softmax loss that are drawn for each anchor."""
 _OF_COSINES = {"min_score": -1.0, "n_pos": 0}
 """Hyper-parameters of losses of cosines."""
+_LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 5e-3}
+"""Each step of LightGCN propagates over the whole graph: fewer and narrower steps."""
 _FIRST = 2
 """Number of losses among which ``--loss auto`` chooses without ``--tune``."""
 
@@ -126,7 +128,7 @@ def start(given: Mapping[str, str]) -> Config:
         n_neg = None if sampler == "in-batch" else _N_NEG
     training = family.training
     if given.get("encoder") == "lightgcn":
-        training = replace(training, batch_size=2048)
+        training = replace(training, **_LIGHTGCN)
     is_searched = "sweep" not in given and "tune" not in given and not _has_no_search(given)
     sweep = family.search.items() if is_searched and loss != AUTO else ()
     values: dict[str, Any] = {"n_neg": n_neg, "temperature": family.temperature}
@@ -249,9 +251,9 @@ def family_of(loss: str, similarity: str | None) -> Family:
     return FAMILIES["softmax-inner" if (name, similarity) == ("softmax", "inner") else name]
 
 
-def default_epochs(n_interactions: int, batch_size: int) -> int:
-    """Returns the number of epochs: that of 1,200 steps, but between 15 and 60."""
-    return min(max(math.ceil(_STEPS * batch_size / n_interactions), _EPOCHS[0]), _EPOCHS[1])
+def default_epochs(n_interactions: int) -> int:
+    """Returns the number of epochs: that of 1.2 million interactions, but between 15 and 60."""
+    return min(max(math.ceil(_SEEN / n_interactions), _EPOCHS[0]), _EPOCHS[1])
 
 
 def _is_zero(text: str) -> bool:
