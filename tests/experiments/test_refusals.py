@@ -45,15 +45,15 @@ WRONG = {
     "no times": (["--split", "time"], "--split time needs timestamps; --data"),
     "a knob the loss has not": (
         ["--tau-plus", "0.1"],
-        "--loss bpr has no --tau-plus; it takes --n-neg, --temperature",
+        "--loss info_nce has no --tau-plus; it takes --n-neg, --temperature",
     ),
     "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
     "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
     "a sweep of one value": (["--sweep", "lr=1,2,1"], "--sweep lr must have distinct values"),
     "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
-    "seeds of no search": (["--search-seeds", "2"], "what --sweep tries"),
+    "seeds of no search": (["--tune", "0", "--search-seeds", "2"], "what --sweep tries"),
     "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
-    "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
+    "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss info_nce has no --alpha"),
     "a scale for no law": (
         ["--loss", "bprac", "--score-distribution", "smoothed", "--distribution-scale", "1"],
         "--score-distribution smoothed has no --distribution-scale",
@@ -126,7 +126,7 @@ WRONG = {
     ),
     "a sweep of half epochs": (["--sweep", "epochs=1.5"], "--sweep epochs must be a whole number"),
     "too few in memory": (
-        ["--sampler", "srns", "--candidates", "2", "--loss", "info_nce"],
+        ["--sampler", "srns", "--candidates", "2", "--n-neg", "5"],
         "--candidates must be at least the 5 negatives of --n-neg, got 2",
     ),
     "columns of simulated data": (["--data", "simulated", "--user-col", "u"], "--user-col"),
@@ -135,7 +135,7 @@ WRONG = {
     "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
     "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
     "a flag the sampler has not": (
-        ["--candidates", "9"],
+        ["--sampler", "rns", "--candidates", "9"],
         "--sampler rns has no --candidates; it takes no numbers. --candidates is for dns, srns,",
     ),
     "a sweep the sampler has not": (
@@ -158,7 +158,7 @@ def test_a_loss_that_masks_nothing_is_refused_with_the_batch_as_negatives(
         return losses.bpr(pos, neg, temperature=temperature, reduce_fn=reduce_fn)
 
     monkeypatch.setitem(OBJECTIVES, "bpr", replace(OBJECTIVES["bpr"], loss=plain))
-    said = asked_and_refused("--sampler", "in-batch")
+    said = asked_and_refused("--loss", "bpr", "--sampler", "in-batch")
     assert said == (
         "error: --sampler in-batch needs a loss that takes `where`; --loss bpr does not."
     )
