@@ -20,7 +20,8 @@ def scores(folder):
 @pytest.mark.slow
 def test_a_mesh_gives_the_result_of_one_device_and_can_change(ratings, tmp_path, capsys):
     """A finished run that lacks its metrics resumes from its last checkpoint to evaluate again."""
-    flags, out = ["--data", str(ratings), *SHORT, "--final-training", "train"], tmp_path / "eight"
+    flags = ["--data", str(ratings), *SHORT, "--loss", "info_nce", "--final-training", "train"]
+    out = tmp_path / "eight"
     assert main([*flags, "--out", str(tmp_path / "one")]) == 0
     capsys.readouterr()
     assert main([*flags, "--mesh", "data=2,table=4", "--out", str(out)]) == 0

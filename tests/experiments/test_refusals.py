@@ -45,7 +45,7 @@ WRONG = {
     "no times": (["--split", "time"], "--split time needs timestamps; --data"),
     "a knob the loss has not": (
         ["--tau-plus", "0.1"],
-        "--loss info_nce has no --tau-plus; it takes --n-neg, --temperature",
+        "--loss bpr has no --tau-plus; it takes --n-neg, --temperature",
     ),
     "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
     "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
@@ -53,7 +53,7 @@ WRONG = {
     "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
     "seeds of no search": (["--tune", "0", "--search-seeds", "2"], "what --sweep tries"),
     "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
-    "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss info_nce has no --alpha"),
+    "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
     "a scale for no law": (
         ["--loss", "bprac", "--score-distribution", "smoothed", "--distribution-scale", "1"],
         "--score-distribution smoothed has no --distribution-scale",
@@ -135,7 +135,7 @@ WRONG = {
     "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
     "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
     "a flag the sampler has not": (
-        ["--sampler", "rns", "--candidates", "9"],
+        ["--candidates", "9"],
         "--sampler rns has no --candidates; it takes no numbers. --candidates is for dns, srns,",
     ),
     "a sweep the sampler has not": (
@@ -170,7 +170,7 @@ def test_wrong_use_is_one_clear_line(name, ratings, tmp_path, capsys):
     if not {"--data", "--resume"} & set(arguments):
         arguments = ["--data", str(ratings), *arguments]
     if "--resume" not in arguments:
-        arguments = [*arguments, "--out", str(tmp_path / "run")]
+        arguments = ["--loss", "bpr", *arguments, "--out", str(tmp_path / "run")]
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("error:")
