@@ -142,8 +142,9 @@ def successive_halving(
             return HalvingResult(None, 0, np.nan, tuple(trained))
         if rung + 1 < len(epochs):
             ratio = n_epochs / epochs[rung + 1]
-            per_epoch = (spent - began) / (len(scores) * n_epochs)
-            affordable = (limit - spent) / (len(epochs) - rung - 1) / per_epoch / epochs[rung + 1]
+            cost = (spent - began) / len(scores) / ratio  # seconds of a candidate in the next rung
+            share = (limit - spent) / (len(epochs) - rung - 1)
+            affordable = share / cost if cost else np.inf
             order = _best_of_each_first([candidate for _, candidate, _ in ranked], labels)
             n_labels = 1 if labels is None else len({labels[i] for i in order})
             most = min(max(round(len(scores) * ratio), n_labels), affordable)

@@ -67,6 +67,12 @@ def test_each_label_keeps_its_best_candidate():
     assert [chosen for rung, chosen in calls if rung == 1] == [(0,)]  # 7 s are left
 
 
+@pytest.mark.parametrize("minutes", [None, 1.0])
+def test_trainings_may_take_no_time(minutes):
+    train_fn, _ = trainer([[0.1, 0.2], [0.3, 0.4]], (2, 4), seconds_per_epoch=0.0)
+    assert successive_halving(train_fn, [range(2)], (2, 4), minutes=minutes).score == 0.4
+
+
 def test_ties_and_diverged_candidates():
     nan = float("nan")
     train_fn, _ = trainer([[nan, 0.5, 0.5]], (3,))
