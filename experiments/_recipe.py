@@ -38,13 +38,13 @@ def take_base(
     """
     name, arguments = _take(arguments, "--recipe")
     path, arguments = _take(arguments, "--config")
-    set_by_flags = _check_given(arguments)
+    set_by_flags, flags = _check_given(arguments), dict(named_values(arguments))
     if name is None and path is None:
-        return _without_sweeps(start(dict(named_values(arguments))), set_by_flags), arguments
+        return _without_sweeps(start(flags), set_by_flags), arguments
     if name is not None and path is not None:
         raise ValueError("--recipe and --config are both what a run starts from: give one of them.")
     if path is not None:
-        base = read_config(Path(path), schema, start)
+        base = read_config(Path(path), schema, lambda of_file: start({**of_file, **flags}))
     elif name is not None and name in recipes:
         base = recipes[name]
     else:
@@ -53,7 +53,9 @@ def take_base(
 
 
 def read_config(path: Path, schema: Schema[C], start: Callable[[Mapping[str, str]], C]) -> C:
-    """Reads a configuration from JSON, TOML or YAML; missing fields take their defaults.
+    """Reads a configuration from JSON, TOML or YAML; missing fields take those of ``start``.
+
+    As with flags, a number in the file is not swept by default.
 
     In the ``config.json`` of a run, the run directory is ignored, because it belongs to that run.
 
@@ -70,11 +72,11 @@ def read_config(path: Path, schema: Schema[C], start: Callable[[Mapping[str, str
         if isinstance(output, dict):
             output = {name: x for name, x in output.items() if name not in ("out", "resume")}
         stored = {**stored, "output": output}
-    chosen: dict[str, str] = {}
+    values: dict[str, str] = {}
     for section in stored.values() if isinstance(stored, dict) else ():
         if isinstance(section, dict):
-            chosen |= {name: value for name, value in section.items() if isinstance(value, str)}
-    return schema.from_json(stored, path, base=start(chosen))
+            values |= {name: str(x) for name, x in section.items() if x is not None}
+    return schema.from_json(stored, path, base=_without_sweeps(start(values), set(values)))
 
 
 def _read(path: Path) -> Any:
