@@ -14,6 +14,7 @@ from typing import Any
 
 from ._config import Config, EncoderOptions, LossOptions, SamplerOptions
 from ._options import DataOptions, ProtocolOptions, TrainOptions
+from ._registry import settle
 from .objectives import OBJECTIVES
 from .sampling import SAMPLERS
 
@@ -232,9 +233,16 @@ def merged(config: Config, loss: str) -> Config:
     """Returns the configuration of one of the losses of ``--loss auto``: its own defaults.
 
     Flags that differ from the defaults of ``--loss auto`` remain.
+
+    Raises:
+      ValueError: If a hyper-parameter of a loss is given.
     """
-    encoder = {"encoder": config.encoding.encoder}
-    before, own = (start({"loss": name, **encoder}) for name in (AUTO, loss))
+    settle("loss", config.objective, OBJECTIVES)
+    chosen = {"encoder": config.encoding.encoder}
+    before = start({"loss": AUTO, **chosen})
+    if config.sampling.sampler != before.sampling.sampler:
+        chosen["sampler"] = config.sampling.sampler
+    own = start({"loss": loss, **chosen})
     sections = {}
     for section in ("sampling", "encoding", "contrasting", "training"):
         given, default = getattr(config, section), getattr(before, section)
