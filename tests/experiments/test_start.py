@@ -1,0 +1,211 @@
+"""Tests of the defaults that a run without a recipe starts from, and of their search."""
+
+import csv
+import math
+
+import pytest
+from _helpers.studies import history, kill, prepare, read, refused, resume
+
+from experiments._config import SCHEMA
+from experiments._recommend import Recommend
+from experiments._study_command import configure
+from experiments.objectives import OBJECTIVES
+from experiments.recommend import main
+from experiments.sampling import SAMPLERS
+from experiments.start import default_epochs, spaces
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+LOSSES = [name for name, of in OBJECTIVES.items() if not of.candidates]
+
+
+def configured(*flags):
+    """Returns the configuration of a command line, after its checks."""
+    config, _, _ = configure(Recommend(), [*flags[:-1], *flags[-1].split()])
+    Recommend().check(config)
+    return config
+
+
+def swept(config):
+    """Returns the names of the numbers that each part of a search tries."""
+    parts = [of for of, _ in spaces(config)] if config.protocol.tune else [config]
+    return [{*SCHEMA.axes(of)} for of in parts]
+
+
+@pytest.mark.parametrize("tune", ["", "--tune 0", "--tune 1"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_each_loss_has_defaults(loss, tune):
+    config = configured(f"--loss {loss} {tune}")
+    assert config.objective.loss == loss
+    if tune == "--tune 0":
+        assert swept(config) == [set()]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("loss", ["info_nce", "auto"])
+def test_each_sampler_has_defaults(loss, sampler):
+    config = configured(f"--loss {loss} --sampler {sampler}")
+    parts = [of for of, _ in spaces(config)] if loss == "auto" else [config]
+    softmax = [of for of in parts if of.objective.loss == "info_nce"]
+    assert all((of.objective.n_neg is None) == (sampler == "in-batch") for of in softmax)
+    if sampler == "shared":  # that of --loss auto, which pairwise losses replace
+        parts = softmax
+    assert {of.sampling.sampler for of in parts} == {sampler}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--loss info_nce",
+        "--loss hard --encoder lightgcn --layers 1",
+        "--loss debiased --sampler in-batch",
+        "--loss bayesian --sampler bns",
+        "--loss dpl",
+        "--loss mpr",
+        "--loss directau",
+        "--loss bprac",
+    ],
+)
+def test_defaults_are_complete_for_the_data(flags, ratings):
+    config, problem = prepare(Recommend(), ["--data", str(ratings), *flags.split()])
+    train = problem.train
+    assert config.training.epochs == 60  # 1,200 steps of this small part are more
+    assert config.training.optimizer_mode in ("dense", "rows")
+    density = len(train) / (train.n_users * train.n_items)
+    takes = "tau_plus" in OBJECTIVES[config.objective.loss].flags
+    assert config.objective.tau_plus == (density if takes else None)
+
+
+def test_a_given_prior_is_not_the_density(ratings):
+    flags = ["--data", str(ratings), "--loss", "dpl"]
+    config, _ = prepare(Recommend(), [*flags, "--tau-plus", "0.2"])
+    assert config.objective.tau_plus == 0.2
+    config, _ = prepare(Recommend(), [*flags, "--sweep", "tau_plus=0.1,0.2"])
+    assert config.objective.tau_plus is None
+
+
+def test_epochs_depend_on_the_data():
+    assert default_epochs(1000, 1000) == default_epochs(100, 1000) == 60
+    assert default_epochs(40_000, 1000) == 30
+    assert default_epochs(40_001, 1000) == 30
+    assert default_epochs(39_999, 1000) == 31
+    fewest = default_epochs(10**8, 1000)
+    assert 1 < fewest == default_epochs(10**9, 1000) < 30
+
+
+def test_what_is_given_is_not_searched():
+    assert swept(configured("--loss info_nce")) == [{"temperature"}]
+    assert swept(configured("--loss info_nce --temperature 0.5")) == [set()]
+    assert swept(configured("--loss bpr --weight-decay 0.1")) == [set()]
+    assert swept(configured("--loss bpr --lr 0.1")) == [{"weight_decay"}]
+    config = configured("--loss info_nce --sweep lr=1e-3,1e-2")
+    assert (config.protocol.sweep, config.protocol.search) == (("lr=1e-3,1e-2",), "grid")
+    assert swept(configured("--loss info_nce --tune 0")) == [set()]
+    assert swept(configured("--loss info_nce --valid-fraction 0.0")) == [set()]
+
+
+@pytest.mark.parametrize("loss", ["info_nce", "bpr", "auto"])
+def test_a_longer_search_keeps_what_is_given(loss):
+    def values(name, *flags):
+        return {getattr(of.training, name) for of, _ in spaces(configured(*flags))}
+
+    flags = f"--loss {loss} --tune 1"
+    assert len(values("lr", flags)) > 1
+    assert values("lr", f"{flags} --lr 0.02") == {0.02}
+    assert values("dim", f"{flags} --dim 16") == {16}
+    assert not {"weight_decay"} & set().union(*swept(configured(f"{flags} --weight-decay 0.2")))
+    assert values("weight_decay", f"{flags} --weight-decay 0.2") == {0.2}
+    if loss == "info_nce":
+        config = configured(f"{flags} --temperature 0.5")
+        assert {of.objective.temperature for of, _ in spaces(config)} == {0.5}
+        assert "temperature" not in set().union(*swept(config))
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "want"),
+    [
+        ("[objective]\nloss = 'dpl'", "", {"weight_decay"}),
+        ("[objective]\nloss = 'dpl'", "--tune 0", set()),
+        ("[objective]\nloss = 'dpl'", "--valid-fraction 0", set()),
+        ("[objective]\nloss = 'dpl'", "--loss info_nce", {"temperature"}),
+        ("[objective]\nloss = 'dpl'\n[training]\nweight_decay = 0.1", "", set()),
+        ("[objective]\nloss = 'dpl'\n[protocol]\ntune = 0", "", set()),
+        ("[objective]\nloss = 'dpl'\n[source]\nvalid_fraction = 0", "", set()),
+        ("[objective]\nloss = 'dpl'\n[protocol]\nsweep = ['lr=1,2']", "", {"lr"}),
+        ("[objective]\nloss = 'info_nce'\ntemperature = 0.5", "", set()),
+        ("[training]\nlr = 0.1", "--loss bpr", {"weight_decay"}),
+    ],
+)
+def test_a_file_sets_numbers_as_flags_do(text, flags, want, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    config = configured("--config", str(path), flags)
+    assert swept(config) == [want]
+    named = flags.split()[1] if "--loss" in flags else text.split("'")[1]
+    assert config.objective.n_neg == configured(f"--loss {named}").objective.n_neg
+
+
+def test_a_file_and_flags_keep_numbers_in_a_search(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[objective]\nloss = 'info_nce'\n[training]\ndim = 16\n[protocol]\ntune = 5")
+    found = [of.training for of, _ in spaces(configured("--config", str(path), "--lr 0.02"))]
+    assert {(of.dim, of.lr) for of in found} == {(16, 0.02)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--loss auto --tune 0", "--loss auto"),
+        ("--loss auto --sweep lr=1e-3,1e-2", "--loss auto"),
+        ("--loss auto --valid-fraction 0", "--valid-fraction 0 leaves no data"),
+        ("--loss info_nce --tune 1 --valid-fraction 0", "--valid-fraction 0 leaves no data"),
+        ("--loss info_nce --tune -1", "--tune must be a number of at least 0, got -1"),
+        ("--loss auto --temperature 0.2", "--loss auto has no --temperature; it takes no numbers"),
+    ],
+)
+def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert said in refused(main, [*flags.split(), "--out", str(out)], capsys)
+    assert not out.exists()
+
+
+SMALL = ["--epochs", "3", "--batch-size", "256", "--dim", "8", "--baselines", "none"]
+
+
+def rows_of(folder):
+    with (folder / "sweep.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_a_loss_is_chosen_on_validation_data(ratings, tmp_path, capsys):
+    out = tmp_path / "run"
+    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--tune", "0.05"]
+    assert main([*flags, "--out", str(out)]) == 0
+    rows, chosen = rows_of(out), read(out, "metrics.json")["chosen"]
+    tried = [SCHEMA.axes(of).values() for of, _ in spaces(configured(*flags, ""))]
+    assert len(rows) == sum(math.prod(map(len, values)) for values in tried)
+    (best,) = [row for row in rows if row["chosen"] == "1"]
+    assert best["loss"] == chosen["point"]["loss"] in OBJECTIVES["auto"].candidates
+    assert chosen["valid_ndcg@20"] == float(best["valid_ndcg@20"])
+    assert {line["phase"] for line in history(out)} == {"tune", "final"}
+    assert "Search, decided on validation data" in capsys.readouterr().out
+    assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
+
+
+def test_a_killed_search_ends_as_one_never_killed(ratings, tmp_path, monkeypatch):
+    """Killed in each rung of the search, and in the final training."""
+    flags = ["--data", str(ratings), *SMALL, "--loss", "info_nce", "--search", "halving"]
+    flags += ["--sweep", "temperature=0.1,0.2,0.3,0.4", "--checkpoint-seconds", "0"]
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    assert main([*flags, "--out", str(whole)]) == 0
+    assert [line["phase"] for line in history(whole)][:4] == ["tune"] * 4
+    start = [*flags, "--out", str(out)]
+    for _ in range(3):
+        kill(main, start, monkeypatch, lambda checkpoint, loop: loop.epoch == 1)
+        start = ["--resume", str(out)]
+    assert resume(main, out, monkeypatch)
+    assert history(out) == history(whole)
+    assert rows_of(out) == rows_of(whole)
+    got, want = (read(of, "metrics.json") | {"seconds": 0} for of in (out, whole))
+    assert got == want

@@ -1,0 +1,153 @@
+"""Tests of the search by successive halving, without training."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax import train
+from experiments._config import Config
+from experiments._options import ProtocolOptions, TrainOptions
+from experiments._tuning import Space, tune
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+SEED, N_SEEDS, EPOCHS = 3, 2, 9
+SHORT = 3
+"""Number of epochs of the first rung."""
+
+
+@dataclass
+class Training:
+    """Stands for training: the longer and the closer to ``lr=7``, the better.
+
+    Attributes:
+      end_at: Index of the training during which the process ends; None for never.
+      diverging: Learning rates that diverge.
+      seconds: Time of a training.
+      calls: Configuration, learning rates and epochs of each training.
+    """
+
+    end_at: int | None = None
+    diverging: tuple[float, ...] = ()
+    seconds: float = 0.0
+    calls: list = field(default_factory=list)
+    now: float = 0.0
+
+    def fit(self, config, runs, path, report):
+        assert runs["seeds"].tolist() == [SEED, SEED + 1] * (len(runs["seeds"]) // N_SEEDS)
+        rates, epochs = runs["lr"][::N_SEEDS].tolist(), int(runs["epochs"][0])
+        assert set(runs["epochs"].tolist()) == {epochs}
+        if len(self.calls) == self.end_at:
+            raise KeyboardInterrupt
+        self.calls.append((config, rates, epochs))
+        self.now += self.seconds
+        if {*rates} <= {*self.diverging}:
+            raise train.TrainingDiverged("all runs")
+        path.write_bytes(b"checkpoint")
+        # The seeds differ by 2, and are averaged.
+        noise = 2 * (runs["seeds"] - SEED) - 1
+        scores = [
+            np.nan if lr in self.diverging else float(score(lr, epochs) + shift)
+            for lr, shift in zip(runs["lr"], noise, strict=True)
+        ]
+        entry = {"epoch": epochs, "loss": [0.5] * len(scores), "valid_ndcg@20": scores}
+        report(entry)
+        none = np.zeros(len(scores))
+        return train.FitResult(None, None, (), runs, none, none, [entry])  # type: ignore[arg-type]
+
+
+def score(lr, epochs):
+    return epochs / 100 - (lr - 7) ** 2
+
+
+def space(*rates, minutes=None, **names):
+    protocol = ProtocolOptions(seed=SEED, search_seeds=N_SEEDS, tune=minutes, search="halving")
+    config = Config(training=TrainOptions(epochs=EPOCHS), protocol=protocol)
+    return Space(config, [{"lr": float(lr)} for lr in rates], names)
+
+
+def search(spaces, training, folder):
+    """Returns the result, and the lines of the history."""
+    folder.mkdir(exist_ok=True)
+    lines = []
+    result = tune(
+        spaces, training.fit, folder, lambda of, entry: lines.append(of.line(entry)), lambda _: None
+    )
+    return result, lines
+
+
+def test_the_best_third_is_trained_completely(tmp_path):
+    training = Training()
+    result, lines = search([space(*range(1, 10))], training, tmp_path)
+    assert [call[1:] for call in training.calls] == [
+        ([1, 2, 3, 4, 5, 6, 7, 8], SHORT), ([9], SHORT), ([6, 7, 8], EPOCHS),
+    ]  # fmt: skip
+    assert (result.point, result.choice.point, result.choice.epochs) == ({"lr": 7}, 6, EPOCHS)
+    assert result.choice.score == pytest.approx(0.09)
+    epochs = [SHORT] * 5 + [EPOCHS] * 3 + [SHORT]
+    assert result.choice.best_epochs.tolist() == epochs
+    want = [score(lr, n) for lr, n in zip(range(1, 10), epochs, strict=True)]
+    assert result.choice.scores.tolist() == pytest.approx(want)
+    assert "9 of 9 points for 3 epochs, the best 3 for 9" in result.said
+    assert [line.get("run", 0) for line in lines] == [0, 1, 2]
+    assert [len(line["loss"]) for line in lines] == [8 * N_SEEDS, N_SEEDS, 3 * N_SEEDS]
+    assert not [*tmp_path.glob("*.npz")]  # a finished training needs no checkpoint
+
+
+def test_points_of_one_space_are_trained_eight_at_a_time(tmp_path):
+    """The first eight of each space come first."""
+    first, second = space(*range(100, 120), loss="a"), space(6, 7, loss="b")
+    training = Training()
+    result, _ = search([first, second], training, tmp_path)
+    short = [(config, rates) for config, rates, epochs in training.calls if epochs == SHORT]
+    assert [rates for _, rates in short] == [
+        [*range(100, 108)], [6, 7], [*range(108, 116)], [*range(116, 120)],
+    ]  # fmt: skip
+    assert [config is second.config for config, _ in short] == [False, True, False, False]
+    assert result.point == {"loss": "b", "lr": 7}
+    assert result.config is second.config
+    assert [point["loss"] for point in result.points] == ["a"] * 20 + ["b"] * 2
+
+
+def test_the_limit_of_time_leaves_points_untried(tmp_path, monkeypatch):
+    """Half of four minutes lasts for two trainings of a minute, the rest for five points."""
+    training = Training(seconds=60)
+    monkeypatch.setattr("experiments._tuning.time.monotonic", lambda: training.now)
+    result, _ = search([space(*range(24), minutes=4)], training, tmp_path)
+    assert [call[1:] for call in training.calls] == [
+        ([*range(8)], SHORT), ([*range(8, 16)], SHORT), ([5, 6, 7], EPOCHS), ([8, 9], EPOCHS),
+    ]  # fmt: skip
+    assert np.isnan(result.choice.scores).tolist() == [False] * 16 + [True] * 8
+    assert "16 of 24 points" in result.said
+
+
+@pytest.mark.parametrize("end_at", range(4))
+def test_an_interrupted_search_goes_on(end_at, tmp_path):
+    spaces, diverging = [space(*range(1, 12)), space(40, loss="b")], (3.0, 40.0)
+    whole = Training(diverging=diverging)
+    want, lines = search(spaces, whole, tmp_path / "whole")
+    first = Training(end_at, diverging)
+    with raises(KeyboardInterrupt):
+        search(spaces, first, tmp_path / "ended")
+    second = Training(diverging=diverging)
+    got, again = search(spaces, second, tmp_path / "ended")
+    assert first.calls + second.calls == whole.calls
+    np.testing.assert_equal(again, lines)
+    assert (got.points, got.config) == (want.points, want.config)
+    np.testing.assert_equal(vars(got.choice), vars(want.choice))
+
+
+def test_diverged_points_are_not_chosen(tmp_path):
+    training = Training(diverging=(7.0, 50.0))
+    result, _ = search([space(6.5, 7, 5), space(50, loss="b")], training, tmp_path)
+    assert result.point == {"lr": 6.5}
+    assert np.isnan(result.choice.scores).tolist() == [False, True, False, True]
+    assert result.choice.best_epochs.tolist() == [EPOCHS, 0, SHORT, 0]
+
+
+@pytest.mark.parametrize("rates", [(7, 8), (7,)])
+def test_a_search_in_which_all_diverge_is_an_error(rates, tmp_path):
+    with raises(train.TrainingDiverged, match="No run of the search"):
+        search([space(*rates)], Training(diverging=(7.0, 8.0)), tmp_path)
