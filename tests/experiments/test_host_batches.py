@@ -8,9 +8,10 @@ from _helpers.modalities import MODALITIES, write_images
 from _helpers.studies import finish, history, kill, prepare, read, resume, task_of
 
 from crl_jax import data, tasks, train
-from experiments import _learned, images, text
+from experiments import _learned, images
 from experiments.images import _evaluate as of_images
 from experiments.pairs import _evaluate as of_pairs
+from experiments.text import _host as host_texts
 
 pytestmark = pytest.mark.usefixtures(
     "standard_promotion", "quick_compiles", "pixel_encoder", "first_features"
@@ -112,7 +113,7 @@ def test_host_and_device_forms_of_a_batch_agree(name, own, texts):
 def test_triplets_of_the_host_are_of_the_classes():
     """The positive is another text of the class; all are sampled with their frequencies."""
     labels = np.array([0, 1, 0, 2, 1, 0, 1, 0], np.int32)
-    rows = text._host.TripletRows(tasks.LabelledExamples(np.arange(8)[:, None], labels), None)
+    rows = host_texts.TripletRows(tasks.LabelledExamples(np.arange(8)[:, None], labels), None)
     seen = []
     for draw in range(300):
         index = np.roll(np.arange(8), draw)
