@@ -49,6 +49,7 @@ class Family:
       training: Embedding size and optimiser.
       sampler: Name of the sampler.
       n_neg: Number of negatives; None for that of the loss.
+      n_neg_of_anchor: Number of negatives of a sampler that draws them for each anchor.
       similarity: Similarity in training; None for that of the loss.
       temperature: Temperature, if the search does not set it; None for that of the loss.
       search: Values of each number that a run without ``--sweep`` and ``--tune`` searches.
@@ -58,6 +59,7 @@ class Family:
     training: TrainOptions
     sampler: str = "rns"
     n_neg: int | None = None
+    n_neg_of_anchor: int = 1
     similarity: Any = None
     temperature: float | None = None
     search: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -84,6 +86,7 @@ FAMILIES: Mapping[str, Family] = {
         _TRAINING,
         sampler="shared",
         n_neg=128,
+        n_neg_of_anchor=5,
         similarity="cosine",
         temperature=0.3,
         search={"temperature": _HEAT},
@@ -99,14 +102,17 @@ FAMILIES: Mapping[str, Family] = {
         ),
     ),
     "softmax-inner": Family(
-        _INNER, sampler="shared", n_neg=128, search={"weight_decay": _L2}, variants=_PAIRWISE
+        _INNER,
+        sampler="shared",
+        n_neg=128,
+        n_neg_of_anchor=5,
+        search={"weight_decay": _L2},
+        variants=_PAIRWISE,
     ),
     "cosine": Family(
         _TRAINING, variants=(Variant({}, {"lr": (1e-3, 3e-3, 6e-3)}), Variant({"dim": 32}, {}))
     ),
 }
-_N_NEG = 8
-"""Negatives of a softmax loss that are drawn for each anchor."""
 _OF_COSINES = {"min_score": -1.0, "n_pos": 0}
 """Hyper-parameters of losses of cosines."""
 _LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 5e-3}
@@ -126,7 +132,7 @@ def start(given: Mapping[str, str]) -> Config:
     sampler = given.get("sampler", family.sampler)
     n_neg = family.n_neg
     if sampler in SAMPLERS and n_neg is not None and sampler != family.sampler:
-        n_neg = None if sampler == "in-batch" else _N_NEG
+        n_neg = None if sampler == "in-batch" else family.n_neg_of_anchor
     training = family.training
     if given.get("encoder") == "lightgcn":
         training = replace(training, **_LIGHTGCN)
