@@ -39,7 +39,7 @@ from .fitted import MODELS, TRAINED, settle_model
 from .objectives import OBJECTIVES, Settled, resolve
 from .recipes import RECIPES
 from .sampling import SAMPLERS, Context, resolve_sampler, settle_sampler
-from .start import AUTO, default_epochs, spaces, start
+from .start import AUTO, default_epochs, searched, spaces, start
 
 VALIDATION_K = 20
 BASELINES = "baselines.csv"
@@ -99,6 +99,10 @@ class Recommend(Study[Config, Problem]):
                 raise ValueError(
                     f"--valid-fraction 0 leaves no data to decide a --loss {AUTO} on: name a loss."
                 )
+        if unknown := sorted(set(config.protocol.keep) - searched()):
+            raise ValueError(
+                f"--keep takes some of {', '.join(sorted(searched()))}, got {unknown[0]!r}."
+            )
         for each, _ in _spaces(config):
             self._check_one(each)
 

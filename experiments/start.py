@@ -154,7 +154,7 @@ def start(given: Mapping[str, str]) -> Config:
         protocol=ProtocolOptions(
             sweep=tuple(f"{name}={','.join(map(str, values))}" for name, values in sweep),
             search="halving" if sweep or loss == AUTO else "grid",
-            keep=tuple(sorted(_searched() & given.keys())),
+            keep=tuple(sorted(searched() & given.keys())),
         ),
     )
 
@@ -174,8 +174,8 @@ def _has_no_search(given: Mapping[str, str]) -> bool:
     return any(_is_zero(given.get(name, "")) for name in ("tune", "valid_fraction"))
 
 
-def _searched() -> set[str]:
-    """Returns the names of all flags that a search may set."""
+def searched() -> set[str]:
+    """Returns the names of all flags that ``--tune`` may set."""
     variants = [each for family in FAMILIES.values() for each in family.variants]
     return {name for each in variants for name in (*each.settings, *each.sweep)}
 
