@@ -90,7 +90,7 @@ class Recommend(Study[Config, Problem]):
         if config.protocol.tune and config.source.valid_fraction == 0:
             raise ValueError("--valid-fraction 0 leaves no data to decide a --tune on.")
         if config.objective.loss == AUTO:
-            if config.protocol.sweep or not _halves(config):
+            if config.protocol.sweep or config.protocol.tune == 0 or not _halves(config):
                 raise ValueError(
                     f"--loss {AUTO} chooses the loss by a search: name a loss for --sweep, or for "
                     "--tune 0."
