@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
@@ -19,6 +20,8 @@ from crl_jax import data, metrics, samplers, serving, train
 from crl_jax.data import _splits
 from crl_jax.data._readers import Format
 from crl_jax.metrics import _evaluate, _ranking
+from experiments._recommend import Recommend
+from experiments._study_command import configure
 from experiments.recommend import main as recommend
 
 ROOT = Path(__file__).parents[1]
@@ -61,8 +64,14 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
+# The front page's training in Python, as flags.
+OF_FRONT = """--data ratings.csv --valid-fraction 0.1 --loss dpl --tau-plus 0.05 --n-neg 5 --n-pos 5
+--dim 32 --lr 1e-3 --weight-decay 1e-5 --l2-target tables --schedule step --decay 0.1 --epochs 200
+--patience 50 --batch-size 1024 --tune 0 --baselines none --out runs/mine"""
+
+
 def test_the_front_page_runs(tmp_path, monkeypatch, capsys):
-    """Its Python code scores as its command does."""
+    """Its Python code scores as the command with the same settings does."""
     log = data.simulate(n_users=40, n_items=60, n_exposed=40, seed=3).interactions
     monkeypatch.chdir(tmp_path)
     with open("ratings.csv", "w", newline="") as file:
@@ -77,7 +86,9 @@ def test_the_front_page_runs(tmp_path, monkeypatch, capsys):
     found = dict(re.findall(r"'([\w@]+)': ([\d.e-]+)", capsys.readouterr().out))
     command = re.search(r"python -m experiments\.recommend (--data .*)", FRONT.read_text())
     assert command is not None
-    assert recommend(command[1].split()) == 0
+    study = Recommend()
+    study.check(configure(study, shlex.split(command[1], comments=True))[0])
+    assert recommend(OF_FRONT.split()) == 0
     metrics = json.loads(Path("runs/mine/metrics.json").read_text())
     shared = found.keys() & metrics.keys()
     assert {"ndcg@20", "recall@5", "auc"} <= shared
