@@ -77,7 +77,7 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     assert config["output"]["out"].endswith("/run")
     used = {name for name, value in config["objective"].items() if value is not None}
     assert used == {"loss", "n_neg", "temperature"}
-    assert (config["objective"]["n_neg"], config["objective"]["temperature"]) == (128, 0.2)
+    assert (config["objective"]["n_neg"], config["objective"]["temperature"]) == (128, 0.3)
     lines = [json.loads(line) for line in (finished / "history.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["phase"] == "search"] == [1, 2, 3]
     assert all(np.isfinite(line["loss"][0]) for line in lines)
