@@ -40,11 +40,16 @@ class Config:
     output: options.OutputOptions = options.OutputOptions()
 
 
+def _check(config: Config) -> None:
+    is_searched = bool(config.protocol.tune) or config.objective.loss == "auto"
+    check_search(config.protocol, is_searched)
+
+
 SCHEMA = Schema(
     "recommend",
     Config,
     numbers=("lr", "weight_decay", "decay", "init_scale", "epochs"),
-    check=lambda config: check_search(config.protocol),
+    check=_check,
     renamed={
         "scale": "rank_scale", "memory": "candidates", "ks": "k", "layer": "contrast_layer",
         "test": "test_fraction", "valid": "valid_fraction", "rule": "confidence_rule",

@@ -127,8 +127,12 @@ def optimizer_of(options: OptimizerOptions, numbers: dict[str, float]) -> train.
     )  # fmt: skip
 
 
-def check_search(protocol: SeedOptions) -> None:
-    """Checks that seeds are 32-bit numbers, and that a search has a sweep.
+def check_search(protocol: SeedOptions, is_searched: bool = False) -> None:
+    """Checks that seeds are 32-bit numbers, and that seeds of a search have a search.
+
+    Args:
+      protocol: The options.
+      is_searched: Whether there is a search without a sweep.
 
     Raises:
       ValueError: If they are not, or it has none.
@@ -139,7 +143,7 @@ def check_search(protocol: SeedOptions) -> None:
             f"the last of the seeds must be below 2^32, got --seed {seed} --seeds {seeds}."
         )
     searched = protocol.search_seeds
-    if searched > 1 and not protocol.sweep:
+    if searched > 1 and not protocol.sweep and not is_searched:
         raise ValueError(f"--search-seeds {searched} averages over what --sweep tries: add it.")
 
 

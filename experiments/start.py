@@ -71,8 +71,8 @@ _TRAINING = TrainOptions(
     batch_size=1024, epochs=None, patience=_EPOCHS[1],
 )  # fmt: skip
 _INNER = replace(_TRAINING, lr=5e-3, weight_decay=0.03)
-_L2 = (0.01, 0.03, 0.06, 0.1)
-_MORE_L2 = (*_L2, 0.003, 0.2)
+_L2 = (0.01, 0.03, 0.06, 0.1, 0.17)
+_MORE_L2 = (*_L2, 0.003, 0.3)
 _PAIRWISE = (
     Variant({}, {"weight_decay": _MORE_L2}),
     Variant({"lr": 1.5e-3}, {"weight_decay": _MORE_L2}),
@@ -188,13 +188,14 @@ def spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
     objective = OBJECTIVES[config.objective.loss]
     if objective.candidates:
         losses = objective.candidates if config.protocol.tune else objective.candidates[:_FIRST]
-        found = [
-            (_swept(merged(config, loss), family_of(loss, None).search), {"loss": loss})
-            for loss in losses
-        ]
+        found = []
+        for loss in losses:
+            own, given = merged(config, loss), {*config.protocol.keep}
+            similarity = config.encoding.similarity if "similarity" in given else None
+            found.append((_swept(own, family_of(loss, similarity).search), {"loss": loss}))
         for loss in objective.candidates[:_FIRST] if config.protocol.tune else ():
-            own = _variants(merged(config, loss))[1:]
-            found += [(made, {"loss": loss, **settings}) for made, settings in own]
+            others = _variants(merged(config, loss))[1:]
+            found += [(made, {"loss": loss, **settings}) for made, settings in others]
         return found
     return _variants(config) or [(config, {})]
 
@@ -248,12 +249,16 @@ def merged(config: Config, loss: str) -> Config:
     before = start({"loss": AUTO, **chosen})
     if config.sampling.sampler != before.sampling.sampler:
         chosen["sampler"] = config.sampling.sampler
+    if "similarity" in config.protocol.keep:
+        chosen["similarity"] = str(config.encoding.similarity)
     own = start({"loss": loss, **chosen})
     sections = {}
     for section in ("sampling", "encoding", "contrasting", "training"):
         given, default = getattr(config, section), getattr(before, section)
         changed = {
-            name: value for name, value in vars(given).items() if value != getattr(default, name)
+            name: value
+            for name, value in vars(given).items()
+            if value != getattr(default, name) or name in config.protocol.keep
         }
         sections[section] = replace(getattr(own, section), **changed)
     return replace(config, objective=own.objective, **sections)
