@@ -2,7 +2,7 @@
 
 Runs ``recommend`` without hyper-parameters on eight datasets: without any flag, with LightGCN, and
 with each loss; all with and without ``--tune``. Fits the baselines to the same interactions. The
-datasets are parts of the training data of public ones, and simulated ones; each is split anew, so
+datasets are parts of the training data of public ones, and simulated ones; each has a new split, so
 that no published test part is read. Regret is the relative difference in NDCG@20 to the best
 trained model of the table. Completed runs are not repeated.
 

@@ -53,7 +53,7 @@ class Objective(Entry):
         if any is supported.
       start: Name of the defaults that a training with this loss starts from, a key of
         :data:`experiments.start.FAMILIES`.
-      candidates: Losses among which validation data choose, if this entry stands for several.
+      candidates: Losses among which validation data choose; empty for a single loss.
       resolve_values: Computes values that depend on others, see :meth:`Entry.complete`.
     """
 

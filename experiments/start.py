@@ -19,7 +19,7 @@ from .objectives import OBJECTIVES
 from .sampling import SAMPLERS
 
 AUTO = "auto"
-"""The default loss, which stands for a choice among several."""
+"""The default loss: a choice among several on validation data."""
 _GENERIC = "bpr"
 """The loss whose defaults those of a user's own start from."""
 

@@ -71,7 +71,7 @@ def successive_halving(
 
     Rung r + 1 keeps the best :math:`\lfloor n_r e_r / e_{r+1} \rceil` of the :math:`n_r`
     candidates of rung r, at least one of each label, so that each rung takes about the same time.
-    Trainings start anew in each rung, with a learning-rate schedule of its length: the last rung is
+    Each rung trains from the start, with a learning-rate schedule of its length: the last rung is
     a complete training.
 
     The decisions depend on the results and their ``seconds`` alone. Passing the trainings of an

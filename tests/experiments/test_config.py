@@ -274,5 +274,5 @@ def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
         )
         assert settled.objective.confidence_every == 10
     if config.objective.loss == "dpl":
-        # The density of the training part, which only the data tell.
+        # The density of the training part, known with the data.
         assert (settled.objective.tau_plus, settled.objective.n_pos) == (None, 5)

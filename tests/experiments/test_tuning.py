@@ -20,7 +20,7 @@ SHORT = 3
 
 @dataclass
 class Training:
-    """Stands for training: the longer and the closer to ``lr=7``, the better.
+    """Replaces training: the longer and the closer to ``lr=7``, the better.
 
     Attributes:
       end_at: Index of the training during which the process ends; None for never.
