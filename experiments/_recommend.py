@@ -79,7 +79,9 @@ class Recommend(Study[Config, Problem]):
 
     def start(self, given: Mapping[str, str]) -> Config:
         """See :meth:`Study.start`."""
-        return start(given) if given.get("model", TRAINED) == TRAINED else Config()
+        if given.get("model", TRAINED) == TRAINED:
+            return start(given)
+        return replace(Config(), source=start({}).source)  # the split of trained models
 
     def folder_name(self, config: Config) -> str:
         """See :meth:`Study.folder_name`."""
@@ -133,6 +135,8 @@ class Recommend(Study[Config, Problem]):
         """See :meth:`Study.complete`."""
         config = anchor(config)
         if config.objective.loss == AUTO:
+            for each, _ in _spaces(config):  # before the run directory is created
+                self.complete(each, problem)
             return config
         config = _settled_options(_fitted_to(config, problem.train))
         objective = _objective(config)

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from crl_jax import data, losses, models, samplers, stats, tasks, weights
+from crl_jax import data, hyperparams, losses, models, samplers, stats, tasks, weights
 
 from ._options import EncoderOptions, LossOptions, TrainOptions
 from ._ranges import COUNT, COUNT_OR_NONE, POSITIVE, Range
@@ -297,8 +297,13 @@ class Settled:
 
     @property
     def hyperparams(self) -> dict[str, float]:
-        """Hyper-parameters passed to the loss."""
-        return {name: self.values[name] for name in self.entry.hyperparams}
+        """Hyper-parameters passed to the loss.
+
+        A sweep replaces those whose default depends on the data.
+        """
+        given = {name: self.values[name] for name in self.entry.hyperparams}
+        own = hyperparams(self.entry.source)
+        return {n: own[n].default if value is None else value for n, value in given.items()}
 
     def count(self, name: str) -> int:
         """Returns the number of ``n_neg``, ``n_pos`` or ``n_group`` drawn; 0 if not supported."""
