@@ -115,8 +115,8 @@ TOGETHER = {
     "schedule": ["--loss", "truncated_bpr", "--sampler", "srns", "--candidates", "4",
                  "--sweep", "variance_weight=0,5"],
     "own negatives": ["--loss", "mpr"],
-    "contrast": ["--encoder", "lightgcn", "--layers", "2", "--contrast", "xsimgcl",
-                 "--contrast-loss", "bayesian", "--sweep", "contrast_weight=0.1,0.3",
+    "contrast": ["--loss", "bpr", "--encoder", "lightgcn", "--layers", "2", "--contrast",
+                 "xsimgcl", "--contrast-loss", "bayesian", "--sweep", "contrast_weight=0.1,0.3",
                  "--sweep", "contrast_beta=0.6"],
     "positives alone": ["--loss", "directau", "--sweep", "gamma=0.5,1"],
 }  # fmt: skip
