@@ -1,9 +1,9 @@
 """Search of a sweep by successive halving, within a limit of time."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -121,15 +121,11 @@ def tune(
             entries.append(entry)
             on_entry(of, entry)
 
-        began, diverged = time.monotonic(), (np.nan,) * len(chosen)
         path = checkpoints / f"{PHASE}-{rung}-{chosen[0]}.npz"
-        try:
-            choice = train.select_best(fit(own.config, runs, path, report), len(seeds))
-            scores, best = tuple(choice.scores.tolist()), tuple(choice.best_epochs.tolist())
-        except train.TrainingDiverged:
-            scores, best = diverged, (0,) * len(chosen)
-        seconds = round(agreed(time.monotonic() - began), 3)
-        trained = train.Trained(rung, chosen, scores, best, seconds)
+        trained, _ = train.train_candidates(
+            partial(fit, own.config, runs, path, report), rung, chosen, len(seeds)
+        )
+        trained = trained._replace(seconds=round(agreed(trained.seconds), 3))
         if is_first():
             record.add(trained, n_runs, entries)
             remove_checkpoint(path)

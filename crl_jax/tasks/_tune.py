@@ -1,9 +1,9 @@
 """Search for the hyper-parameters of a ranking task on validation data."""
 
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import jax
@@ -15,8 +15,8 @@ from ..train import (
     HalvingResult,
     Trained,
     TrainingDiverged,
-    select_best,
     successive_halving,
+    train_candidates,
 )
 
 
@@ -87,21 +87,15 @@ class _Search:
 
     def train(self, rung: int, candidates: tuple[int, ...]) -> Trained:
         """Trains candidates with all seeds."""
-        points, n_seeds, began = self.tuning.points, len(self.seeds), time.monotonic()
+        points, n_seeds = self.tuning.points, len(self.seeds)
         chosen = [points[i] for i in candidates for _ in range(n_seeds)]
         sweep = {path: np.array([point[path] for point in chosen]) for path in self.tuning.space}
         seeds = np.tile(self.seeds, len(candidates))
-        try:
-            fitted = self.fit(epochs=self.epochs[rung], seeds=seeds, sweep=sweep)
-            choice = select_best(fitted, n_seeds)
-            scores, epochs = choice.scores.tolist(), choice.best_epochs.tolist()
-        except TrainingDiverged:
-            scores, epochs = [np.nan] * len(candidates), [0] * len(candidates)
-        else:
-            if rung == len(self.epochs) - 1:
-                self.complete[candidates] = fitted
-        seconds = time.monotonic() - began
-        return Trained(rung, candidates, tuple(scores), tuple(epochs), seconds)
+        fit = partial(self.fit, epochs=self.epochs[rung], seeds=seeds, sweep=sweep)
+        trained, fitted = train_candidates(fit, rung, candidates, n_seeds)
+        if fitted is not None and rung == len(self.epochs) - 1:
+            self.complete[candidates] = fitted
+        return trained
 
 
 def tune_runs(

@@ -23,6 +23,7 @@ from ._fit import fit as fit
 from ._halving import HalvingResult as HalvingResult
 from ._halving import Trained as Trained
 from ._halving import successive_halving as successive_halving
+from ._halving import train_candidates as train_candidates
 from ._hooks import BestState as BestState
 from ._hooks import Callback as Callback
 from ._hooks import EarlyStopping as EarlyStopping

@@ -1,5 +1,6 @@
 """Successive halving: short trainings of many candidates, longer trainings of the best."""
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .._checks import check_count, check_range
+from ._fit import FitResult, TrainingDiverged
+from ._sweep import select_best
 
 
 class Trained(NamedTuple):
@@ -55,6 +58,31 @@ class HalvingResult:
                 place = each.candidates.index(candidate)
                 return each.rung, each.scores[place], each.best_epochs[place]
         return None
+
+
+def train_candidates(
+    fit: Callable[[], FitResult], rung: int, candidates: tuple[int, ...], n_seeds: int = 1
+) -> tuple[Trained, FitResult | None]:
+    """Trains candidates together, and scores them by :func:`select_best`.
+
+    Args:
+      fit: Trains the candidates in order, each with its seeds, on validation data.
+      rung: Index of the rung.
+      candidates: Indices of the candidates.
+      n_seeds: Number of seeds per candidate.
+
+    Returns:
+      The scores, and the result of ``fit``; None if all runs diverged.
+    """
+    began = time.monotonic()
+    try:
+        fitted = fit()
+        choice = select_best(fitted, n_seeds)
+        scores, epochs = choice.scores.tolist(), choice.best_epochs.tolist()
+    except TrainingDiverged:
+        fitted, scores, epochs = None, [np.nan] * len(candidates), [0] * len(candidates)
+    seconds = time.monotonic() - began
+    return Trained(rung, candidates, tuple(scores), tuple(epochs), seconds), fitted
 
 
 def successive_halving(

@@ -114,7 +114,7 @@ def test_points_of_one_space_are_trained_eight_at_a_time(tmp_path):
 def test_the_limit_of_time_leaves_points_untried(tmp_path, monkeypatch):
     """Half of four minutes lasts for two trainings of a minute, the rest for five points."""
     training = Training(seconds=60)
-    monkeypatch.setattr("experiments._tuning.time.monotonic", lambda: training.now)
+    monkeypatch.setattr("crl_jax.train._halving.time.monotonic", lambda: training.now)
     result, _ = search([space(*range(24), minutes=4)], training, tmp_path)
     assert [call[1:] for call in training.calls] == [
         ([*range(8)], SHORT), ([*range(8, 16)], SHORT), ([5, 6, 7], EPOCHS), ([8, 9], EPOCHS),
