@@ -14,8 +14,8 @@ from experiments._update import ROW_RULES, choose_optimizer_mode, optimizer_of
 from experiments.objectives import resolve
 from experiments.recommend import main
 
-SMALL = ["--epochs", "2", "--batch-size", "4", "--dim", "4", "--l2-target", "rows",
-         "--final-training", "train"]  # fmt: skip
+SMALL = ["--loss", "bpr", "--n-neg", "1", "--epochs", "2", "--batch-size", "4", "--dim", "4",
+         "--l2-target", "rows", "--final-training", "train"]  # fmt: skip
 
 
 @pytest.fixture
