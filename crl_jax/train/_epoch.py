@@ -39,12 +39,16 @@ _Measured = tuple[RunStates, dict[str, Array]]
 
 @dataclass(frozen=True)
 class StaticInputs:
-    """Static arguments of the compiled programs; ``swept_paths`` are replaced for each run."""
+    """Static arguments of the compiled programs; ``swept_paths`` are replaced for each run.
+
+    ``one_by_one`` maps the runs sequentially instead of batching them.
+    """
 
     config: TrainConfig
     swept_paths: tuple[str, ...]
     updates_per_epoch: int | None
     sharding: Sharding | None = None
+    one_by_one: bool = False
 
 
 class Inputs(NamedTuple):
@@ -135,12 +139,29 @@ def start_runs(runs: dict[str, Array], inputs: Inputs, *, static: StaticInputs) 
     return state if static.sharding is None else static.sharding.pad(state)
 
 
+# Number of parameters above which a CPU trains runs faster one by one than batched.
+_CACHED = 2**18
+
+
+def fits_batched(state: RunStates) -> bool:
+    """Whether runs are faster batched, on the device that has their state.
+
+    A CPU is busy with one large run, and its cache has no room for several; an accelerator is not
+    busy with one.
+    """
+    leaves = jax.tree.leaves(state.state.params)
+    size = sum(leaf.size // len(leaf) for leaf in leaves)
+    (platform,) = {device.platform for device in leaves[0].devices()}
+    return platform != "cpu" or size < _CACHED
+
+
 def _over_runs(one: Callable[..., Any]) -> CompiledFunction:
     """Compiles ``one(run, states, values, steps, epoch, n_epochs)`` for all runs.
 
     By ``vmap``, except that a single run is not batched, since batched gathers cost more, and that
-    runs with row updates are mapped sequentially: batching brings them nothing and costs them cache
-    locality. ``state`` is donated; it comes first in the results. ``values`` has an axis ``runs``.
+    runs with row updates, or ``one_by_one``, are mapped sequentially: batching brings them nothing
+    and costs them cache locality. ``state`` is donated; it comes first in the results. ``values``
+    has an axis ``runs``.
     """
 
     def program(
@@ -167,7 +188,7 @@ def _over_runs(one: Callable[..., Any]) -> CompiledFunction:
         if len(runs["seed"]) == 1:
             single = jax.tree.map(lambda leaf: leaf[0], arguments)
             outputs = jax.tree.map(lambda leaf: leaf[None], for_run(*single))
-        elif is_row:
+        elif is_row or static.one_by_one:
             outputs = jax.lax.map(lambda x: for_run(*x), arguments)
         else:
             outputs = jax.vmap(for_run)(*arguments)

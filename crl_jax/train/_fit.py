@@ -22,6 +22,7 @@ from ._epoch import (
     Inputs,
     RunStates,
     StaticInputs,
+    fits_batched,
     replace_leaf,
     run_epochs,
     run_epochs_from_host,
@@ -140,6 +141,8 @@ def fit(
         placed["inputs"] = inputs._replace(task=task.shard(config.mesh))
         placed = replicate(config.mesh, placed)
     state = start_runs(**placed, static=static)
+    if config.mesh is None:
+        static = dataclasses.replace(static, one_by_one=not fits_batched(state))
     advance: Callable[..., Any] = partial(run_epochs, **placed, static=static)
     if isinstance(batches, HostBatches):
         advance = partial(run_epochs_from_host, batches, **placed, static=static)
@@ -147,7 +150,8 @@ def fit(
     last_epoch = int(min(stop_at or np.inf, run_params["epochs"].max()))
     loop = TrainingLoop(state, 0, [], 0.0, sharding=sharding)
     del state  # donated by the loop
-    # Checkpoints may be resumed on other devices: the fingerprint is that of a single device.
+    # Checkpoints may be resumed on other devices: the fingerprint is that of a batch of runs on a
+    # single device.
     static = StaticInputs(dataclasses.replace(config, mesh=None), static.swept_paths, n_updates)
     # Shapes only, so that no arrays are kept alive.
     unpadded = jax.eval_shape(loop.unpadded_state)

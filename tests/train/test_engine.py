@@ -28,7 +28,7 @@ class Line(train.Task):
     noise: Any = 0.0
 
     def init(self, key):
-        params = {"slope": jnp.float32(self.slope), "offset": jnp.float32(0)}
+        params = {"slope": jnp.asarray(self.slope, jnp.float32), "offset": jnp.float32(0)}
         return params, {
             "updates": jnp.int32(0),
             "seen": jnp.float32(0),
@@ -181,7 +181,9 @@ def test_a_loss_is_traced_with_the_mesh_at_hand():
         assert set(seen) == {known}
 
 
-def test_runs_differ_in_leaves_of_task_and_optimiser():
+@pytest.mark.parametrize("batched", [True, False])
+def test_runs_differ_in_leaves_of_task_and_optimiser(batched, monkeypatch):
+    monkeypatch.setattr(train._fit, "fits_batched", lambda _: batched)
     rates, slopes = [0.1, 0.05], [0.0, 2.0]
     sweep = {"optimizer.learning_rate": rates, "task.slope": slopes}
     together = line(sweep=sweep, seeds=[0, 7])
@@ -195,6 +197,15 @@ def test_runs_differ_in_leaves_of_task_and_optimiser():
         line(sweep={"task.scale": [1.0, 2.0]})
     with raises(ValueError, match="`learning_rate` must lie in"):
         line(sweep={"optimizer.learning_rate": [1.0, -2.0]})
+
+
+def test_a_processor_trains_large_runs_one_by_one():
+    wide = Line(slope=jnp.zeros(2**17 - 1))
+    runs = {"seed": jnp.arange(3, dtype=jnp.uint32)}
+    for task, want in ((Line(), True), (wide, True), (Line(slope=jnp.zeros(2**18)), False)):
+        state = jax.vmap(lambda seed, task=task: train.initial_state(task, SGD, seed))(runs["seed"])
+        states = train._epoch.RunStates(state, (), jnp.zeros(3, bool))
+        assert train._epoch.fits_batched(states) == want
 
 
 def test_an_equal_call_compiles_nothing(compiled):
