@@ -11,14 +11,15 @@ import numpy as np
 
 from crl_jax import baselines, data, metrics, serving, train
 
-from ._config import SCHEMA, Config, anchor
+from ._baselines import cheap
+from ._config import SCHEMA, Config, EncoderOptions, anchor
 from ._problem import OnStage, Problem
 from ._program import flag
 from ._recommend import VALIDATION_K, Recommend
 from ._registry import filled
 from ._saved import RECOMMENDER, Model, save_model
 from ._study import OnEntry, SearchResult, no_finite_score, no_search
-from .fitted import MODELS, PREFIX, settle_model
+from .fitted import COMPETITORS, MODELS, PREFIX, settle_model
 
 _TRAINING = "objective", "sampling", "encoding", "contrasting", "training"
 """Sections of the configuration whose flags belong to a training."""
@@ -126,7 +127,8 @@ class Fit(Recommend):
         part = problem.joined(problem.learned(phase, protocol.final_training))
         on_stage(f"{phase}: fitting {config.encoding.model}")
         seeds = range(protocol.seed, protocol.seed + protocol.seeds)
-        yield [self._fit(config, part, searched.point, seed) for seed in seeds]
+        point = {name: searched.point[name] for name in SCHEMA.axes(config)}
+        yield [self._fit(config, part, point, seed) for seed in seeds]
 
     def improvement(self, config: Config) -> str:
         """See :meth:`Recommend.improvement`."""
@@ -152,17 +154,20 @@ class Fit(Recommend):
         self, config: Config, problem: Problem, searched: SearchResult,
         per_seed: list[dict[str, float]], history: list[dict[str, Any]],
     ) -> dict[str, Any]:  # fmt: skip
-        """See :meth:`Recommend.summary`; ``seconds`` are those of all fits."""
+        """See :meth:`Recommend.summary`; ``seconds`` include those of all fits."""
         found = super().summary(config, problem, searched, per_seed, history)
         found["chosen"].pop("epochs")
-        return {**found, "seconds": round(self._seconds, 3)}
+        return {**found, "seconds": round(found["seconds"] + self._seconds, 3)}
 
     def describe_choice(self, searched: SearchResult) -> str:
         """See :meth:`Recommend.describe_choice`."""
         seconds = f"fitted in {self._seconds:.1f} s"
         if not searched.point:
             return seconds
-        chosen = ", ".join(f"{flag(name)} {value:g}" for name, value in searched.point.items())
+        chosen = ", ".join(
+            f"{flag(name)} {value if isinstance(value, str) else f'{value:g}'}"
+            for name, value in searched.point.items()
+        )
         return (
             f"{seconds}; chosen on validation data: {chosen}, {self.score} "
             f"{searched.choice.score:.4f}"
@@ -176,3 +181,37 @@ class Fit(Recommend):
         fitted = MODELS[config.encoding.model].make(values, seed).fit(part)
         self._seconds += time.perf_counter() - began
         return fitted
+
+
+def with_baselines(
+    trained: SearchResult, config: Config, problem: Problem, checkpoints: Path, on_entry: OnEntry,
+    on_stage: OnStage,
+) -> SearchResult:  # fmt: skip
+    """Returns a finished search with the points of cheap baselines, and the best of all selected.
+
+    Scores of validation data are compared; a trained model wins ties.
+    """
+    study, began = Fit(), time.perf_counter()
+    feasible = {type(each) for each in cheap(problem.train).values()}
+    points, scores, epochs = [*trained.points], trained.choice.scores, trained.choice.best_epochs
+    best, best_config = trained.choice, trained.config
+    for model, sweep in COMPETITORS.items():
+        if MODELS[model].source not in feasible:
+            continue
+        protocol = replace(config.protocol, sweep=sweep, search_seeds=1, tune=None, search="grid")
+        encoding = EncoderOptions(model=model)
+        own = replace(
+            Config(), source=config.source, encoding=encoding, protocol=protocol,
+            output=config.output,
+        )  # fmt: skip
+        own = study.complete(own, problem)
+        found = study.search(own, problem, checkpoints, on_entry, on_stage)
+        if found.choice.score > best.score:
+            choice = found.choice
+            best, best_config = replace(choice, point=choice.point + len(points)), own
+        points += [{"model": model, **point} for point in found.points]
+        scores = np.concatenate([scores, found.choice.scores])
+        epochs = np.concatenate([epochs, found.choice.best_epochs])
+    best = replace(best, scores=scores, best_epochs=epochs)
+    said = f"{trained.said}; fitted baselines in {time.perf_counter() - began:.0f} s"
+    return SearchResult(points, best, config=best_config, said=said)

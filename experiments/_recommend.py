@@ -23,7 +23,7 @@ from ._mesh import mesh_of
 from ._options import ContrastOptions, EncoderOptions
 from ._problem import OnStage, Problem, load_problem, named, source_name
 from ._processes import checkpoint, gathered
-from ._program import spoken
+from ._program import flag, spoken
 from ._progress import Display, reading
 from ._registry import filled, settle
 from ._saved import RECOMMENDER, Learned, Model, save_model, scored
@@ -35,7 +35,7 @@ from ._update import choose_optimizer_mode, optimizer_of
 from .contrasts import resolve_contrast, settle_contrast
 from .contrasts import swept_fields as swept_of_contrast
 from .encoders import ENCODERS, resolve_encoder
-from .fitted import MODELS, TRAINED, settle_model
+from .fitted import BEST, COMPETITORS, MODELS, TRAINED, settle_model
 from .objectives import OBJECTIVES, Settled, resolve
 from .recipes import RECIPES
 from .sampling import SAMPLERS, Context, resolve_sampler, settle_sampler
@@ -75,11 +75,11 @@ class Recommend(Study[Config, Problem]):
         """See :meth:`Study.for_config`."""
         from ._fit import Fit  # inherits from this class
 
-        return self if config.encoding.model == TRAINED else Fit()
+        return self if config.encoding.model in (TRAINED, BEST) else Fit()
 
     def start(self, given: Mapping[str, str]) -> Config:
         """See :meth:`Study.start`."""
-        if given.get("model", TRAINED) == TRAINED:
+        if given.get("model", TRAINED) in (TRAINED, BEST):
             return start(given)
         return replace(Config(), source=start({}).source)  # the split of trained models
 
@@ -100,6 +100,18 @@ class Recommend(Study[Config, Problem]):
             if config.source.valid_fraction == 0:
                 raise ValueError(
                     f"--valid-fraction 0 leaves no data to decide a --loss {AUTO} on: name a loss."
+                )
+        if config.encoding.model == BEST:
+            for name in ("mesh", "processes"):
+                if (value := getattr(config.output, name)) is not None:
+                    raise ValueError(
+                        f"--model {BEST} fits baselines on the host: omit {flag(name)} {value}, or "
+                        f"choose --model {TRAINED}."
+                    )
+            if not _halves(config):
+                raise ValueError(
+                    f"--model {BEST} chooses by a search: add --tune 5 or --search halving, or "
+                    f"choose --model {TRAINED}."
                 )
         if unknown := sorted(set(config.protocol.keep) - searched()):
             raise ValueError(
@@ -177,8 +189,9 @@ class Recommend(Study[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         if config.objective.loss == AUTO:
-            losses = dict.fromkeys(each.objective.loss for each, _ in _spaces(config))
-            return f"the best of {', '.join(losses)}"
+            names = [*dict.fromkeys(each.objective.loss for each, _ in _spaces(config))]
+            names += COMPETITORS if config.encoding.model == BEST else ()
+            return f"the best of {', '.join(names)}"
         objective, swept = _objective(config), _swept(config)
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
@@ -230,7 +243,13 @@ class Recommend(Study[Config, Problem]):
             return no_search(config.training.epochs)
         if _halves(config):
             found = [self._space(each, names, problem) for each, names in _spaces(config)]
-            return tune(found, partial(_fit_points, problem), checkpoints, on_entry, on_stage)
+            fit = partial(_fit_points, problem)
+            tuned = tune(found, fit, checkpoints, on_entry, on_stage)
+            if config.encoding.model != BEST:
+                return tuned
+            from ._fit import with_baselines  # inherits from this class
+
+            return with_baselines(tuned, config, problem, checkpoints, on_entry, on_stage)
         protocol, axes = config.protocol, SCHEMA.axes(config)
         n_seeds = protocol.search_seeds if axes else protocol.seeds
         runs = train.grid(axes, range(protocol.seed, protocol.seed + n_seeds))

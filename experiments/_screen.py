@@ -77,13 +77,13 @@ def grid_table(searched: SearchResult, n_seeds: int, metric: str) -> Table:
     seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ", one seed"
     kind = "Search" if searched.said else "Grid"
     table = Table(title=f"{kind}, decided on validation data{seeds}")
-    epochs = [str(epoch) for epoch in choice.best_epochs] if any(choice.best_epochs) else None
+    epochs = [str(epoch or "") for epoch in choice.best_epochs] if any(choice.best_epochs) else None
     names = list(dict.fromkeys(name for point in points for name in point))
     for name in (*names, f"valid {metric}", *(["best epoch"] if epochs else [])):
         table.add_column(name, justify="right")
     for i, point in enumerate(points):
-        if choice.best_epochs[i] == 0 and i != choice.point and searched.said:
-            continue  # neither trained nor finite
+        if np.isnan(choice.scores[i]) and i != choice.point and searched.said:
+            continue  # not trained, or diverged
         table.add_row(
             *(_number(point.get(name, "")) for name in names),
             f"{choice.scores[i]:.4f}",

@@ -162,6 +162,7 @@ class _Training:
             rundir.write_sweep(folder / rundir.SWEEP, searched.points, searched.choice, metric)
         if searched.config is not None:
             config = searched.config
+            self._study = study = study.for_config(config)
             given = (config, self._problem)
         per_seed, cases, first = [], [], None
         for phase in study.phases(config)[1:]:

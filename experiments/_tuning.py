@@ -131,12 +131,14 @@ def tune(
             remove_checkpoint(path)
         return trained
 
+    losses = {own.names.get("loss") for own in owners}
     found = train.successive_halving(
         train_points,
         _groups(spaces),
         epochs,
         labels=[own.names.get("loss") for own in owners],
         minutes=protocol.tune or None,
+        keep=None if protocol.tune or len(losses) < 2 else len(losses),
         done=record.trained,
     )
     if found.best is None:

@@ -12,7 +12,7 @@ from crl_jax import baselines, hyperparams
 from ._options import EncoderOptions
 from ._registry import Entry, declared, settle
 
-TRAINED = "trained"
+TRAINED, BEST = "trained", "best"
 PREFIX = "model_"
 """Prefix of the flags, whose hyper-parameters have the names of those of losses."""
 
@@ -47,6 +47,7 @@ def entry_of(source: type[baselines.Baseline]) -> ModelEntry:
 
 MODELS: dict[str, ModelEntry] = {
     TRAINED: ModelEntry(help="an encoder that is trained with a loss"),
+    BEST: ModelEntry(help="the best of trained encoders, item-kNN and EASE on validation data"),
     "popularity": entry_of(baselines.Popularity),
     "item-knn": entry_of(baselines.ItemKNN),
     "rp3beta": entry_of(baselines.RP3beta),
@@ -56,6 +57,13 @@ MODELS: dict[str, ModelEntry] = {
     "gf-cf": entry_of(baselines.GFCF),
     "cheby-cf": entry_of(baselines.ChebyCF),
 }
+
+
+COMPETITORS: Mapping[str, tuple[str, ...]] = {
+    "item-knn": ("model_shrinkage=10,100",),
+    "ease": ("model_l2=30,100,300",),
+}
+"""Sweeps of the baselines among which ``--model best`` chooses, where they take seconds."""
 
 
 def settle_model(options: EncoderOptions, swept: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -9,12 +9,13 @@ flag replaces the default that it names; a number that is given is not searched.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ._config import Config, EncoderOptions, LossOptions, SamplerOptions
+from ._config import Config, ContrastOptions, EncoderOptions, LossOptions, SamplerOptions
 from ._options import DataOptions, ProtocolOptions, TrainOptions
 from ._registry import settle
+from .fitted import BEST, TRAINED
 from .objectives import OBJECTIVES
 from .sampling import SAMPLERS
 
@@ -66,7 +67,7 @@ class Family:
 
 _TRAINING = TrainOptions(
     dim=128, lr=3e-3, weight_decay=0.0, l2_target="rows", schedule="cosine", decay=0.0,
-    batch_size=1024, epochs=None, patience=_EPOCHS[1],
+    batch_size=1024, epochs=None, patience=_EPOCHS[1], eval_every=2,
 )  # fmt: skip
 _INNER = replace(_TRAINING, lr=5e-3, weight_decay=0.03)
 _L2 = (0.01, 0.03, 0.06, 0.1, 0.17)
@@ -147,7 +148,10 @@ def start(given: Mapping[str, str]) -> Config:
             **{name: value for name, value in values.items() if name in takes},
         ),
         sampling=SamplerOptions(sampler=family.sampler),
-        encoding=EncoderOptions(similarity=family.similarity),
+        encoding=EncoderOptions(
+            similarity=family.similarity,
+            model=BEST if loss == AUTO and _is_open(given) else TRAINED,
+        ),
         training=training,
         protocol=ProtocolOptions(
             sweep=_sweep_flags(sweep),
@@ -155,6 +159,16 @@ def start(given: Mapping[str, str]) -> Config:
             keep=tuple(sorted(searched() & given.keys())),
         ),
     )
+
+
+def _is_open(given: Mapping[str, str]) -> bool:
+    """Whether no flag belongs to a training, so that a baseline may be chosen."""
+    of_training = {
+        name.name
+        for options in (LossOptions, SamplerOptions, EncoderOptions, ContrastOptions, TrainOptions)
+        for name in fields(options)
+    }
+    return not (of_training | {"mesh", "processes"}) & given.keys()
 
 
 def _default_loss(given: Mapping[str, str]) -> str:

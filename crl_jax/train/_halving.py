@@ -92,13 +92,15 @@ def successive_halving(
     *,
     labels: Sequence[Hashable] | None = None,
     minutes: float | None = None,
+    keep: int | None = None,
     done: Sequence[Trained] = (),
     on_trained: Callable[[Trained], None] = lambda _: None,
 ) -> HalvingResult:
     r"""Trains all candidates for few epochs, and the best for more, rung by rung.
 
     Rung r + 1 keeps the best :math:`\lfloor n_r e_r / e_{r+1} \rceil` of the :math:`n_r`
-    candidates of rung r, at least one of each label, so that each rung takes about the same time.
+    candidates of rung r, at least one of each label, so that each rung takes about the same time;
+    ``keep`` sets another number.
     Each rung trains from the start, with a learning-rate schedule of its length: the last rung is
     a complete training.
 
@@ -115,6 +117,8 @@ def successive_halving(
         label, as far as the time allows, since short trainings may favour one of them.
       minutes: Time to spend, in minutes; None for no limit. Trainings are not interrupted, and each
         rung trains one candidate at least, so that a search may take longer.
+      keep: Maximum number of candidates after the first rung; None for none but that of time. The
+        best of each label are kept in any case.
       done: Trainings of an interrupted search with equal arguments.
       on_trained: Called with each new training.
 
@@ -134,6 +138,8 @@ def successive_halving(
     (1, [(0, 1), (2, 3), (1,), (3,)])
     """
     _check(groups, epochs, labels, minutes)
+    if keep is not None:
+        check_count("keep", keep)
     limit = np.inf if minutes is None else 60 * minutes
     replayed, trained, spent = iter(done), [], 0.0
 
@@ -175,7 +181,8 @@ def successive_halving(
             affordable = share / cost if cost else np.inf
             order = _best_of_each_first([candidate for _, candidate, _ in ranked], labels)
             n_labels = 1 if labels is None else len({labels[i] for i in order})
-            most = min(max(round(len(scores) * ratio), n_labels), affordable)
+            usual = round(len(scores) * ratio) if keep is None else keep
+            most = min(max(usual, n_labels), affordable)
             kept = {*order[: max(1, int(most))]}
     score, best, epoch = ranked[0]
     return HalvingResult(best, epoch, score, tuple(trained))

@@ -3,11 +3,14 @@
 import csv
 import math
 
+import numpy as np
 import pytest
 from _helpers.studies import history, kill, prepare, read, refused, resume
 
+from crl_jax import baselines, serving, train
 from experiments._config import SCHEMA
 from experiments._recommend import Recommend
+from experiments._study import SearchResult
 from experiments._study_command import configure
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
@@ -103,6 +106,57 @@ def test_what_is_given_is_not_searched():
     assert swept(configured("--loss info_nce --valid-fraction 0.0")) == [set()]
 
 
+@pytest.mark.parametrize(
+    ("flags", "model"),
+    [
+        ("", "best"), ("--k 5 --seeds 2 --tune 1", "best"), ("--lr 0.1 --model best", "best"),
+        ("--loss auto", "trained"), ("--dim 16", "trained"), ("--encoder lightgcn", "trained"),
+        ("--mesh data=2", "trained"), ("--model trained", "trained"), ("--loss bpr", "trained"),
+    ],
+)  # fmt: skip
+def test_baselines_compete_where_no_flag_names_a_training(flags, model):
+    config = configured(flags)
+    assert config.encoding.model == model
+    assert ("ease" in Recommend().describe_training(config)) == (model == "best")
+
+
+@pytest.mark.parametrize(("score", "wins"), [(0.0, "baseline"), (1.0, "trained")])
+def test_the_best_on_validation_data_is_chosen(score, wins, ratings, tmp_path, monkeypatch):
+    """The search of trained models has a made result, above or below all baselines."""
+    scores = np.array([score, np.nan])
+    made = train.Selection(0, 4, score, scores, np.array([4, 0]))
+    points = [{"loss": "bpr", "weight_decay": 0.1}, {"loss": "bpr", "weight_decay": 0.2}]
+
+    def tune(spaces, *_):
+        own = next(each.config for each in spaces if each.names["loss"] == "bpr")
+        return SearchResult(points, made, config=own, said="searched")
+
+    monkeypatch.setattr("experiments._recommend.tune", tune)
+    out = tmp_path / "run"
+    assert main(["--data", str(ratings), "--out", str(out), "--baselines", "none"]) == 0
+    rows = rows_of(out)
+    scores = [float(row["valid_ndcg@20"]) for row in rows]
+    assert [row["model"] for row in rows] == [""] * 2 + ["item-knn"] * 2 + ["ease"] * 3
+    (best,) = [row for row in rows if row["chosen"] == "1"]
+    assert float(best["valid_ndcg@20"]) == np.nanmax(scores)
+    assert (best["model"] == "") == (wins == "trained")
+    chosen = read(out, "metrics.json")["chosen"]["point"]
+    saved = serving.load(out / "recommender.npz")
+    if wins == "trained":
+        assert chosen == points[0]
+        assert isinstance(saved, serving.Recommender)
+        return
+    assert chosen["model"] == best["model"]
+    assert isinstance(saved, serving.BaselineRecommender)
+    known = prepare(Recommend(), ["--data", str(ratings)])[1].known
+    values = {"item-knn": lambda x: baselines.ItemKNN(shrinkage=x), "ease": baselines.EASE}
+    number = float(best["model_l2"] or best["model_shrinkage"])
+    want, _ = values[best["model"]](number).fit(known).recommend(np.arange(5), 3)
+    np.testing.assert_array_equal(
+        saved.recommend(known.user_ids[:5], 3).items, known.item_ids[want]
+    )
+
+
 @pytest.mark.parametrize("loss", ["info_nce", "bpr", "auto"])
 def test_a_longer_search_keeps_what_is_given(loss):
     def values(name, *flags):
@@ -159,6 +213,9 @@ def test_a_file_and_flags_keep_numbers_in_a_search(tmp_path):
         ("--loss auto --valid-fraction 0", "--valid-fraction 0 leaves no data"),
         ("--loss info_nce --tune 1 --valid-fraction 0", "--valid-fraction 0 leaves no data"),
         ("--loss info_nce --tune -1", "--tune must be a number of at least 0, got -1"),
+        ("--model best --tune 0", "--model best chooses by a search"),
+        ("--model best --loss bpr --sweep lr=0.1,0.2", "--model best chooses by a search"),
+        ("--model best --mesh data=2", "--model best fits baselines on the host: omit --mesh"),
         ("--loss auto --temperature 0.2", "--loss auto has no --temperature; it takes no numbers"),
     ],
 )
@@ -168,7 +225,18 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
     assert not out.exists()
 
 
-SMALL = ["--epochs", "3", "--batch-size", "256", "--dim", "8", "--baselines", "none"]
+SMALL = [
+    "--epochs",
+    "3",
+    "--eval-every",
+    "1",
+    "--batch-size",
+    "256",
+    "--dim",
+    "8",
+    "--baselines",
+    "none",
+]
 
 
 def rows_of(folder):

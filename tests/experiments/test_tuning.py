@@ -144,7 +144,17 @@ def test_diverged_points_are_not_chosen(tmp_path):
     result, _ = search([space(6.5, 7, 5), space(50, loss="b")], training, tmp_path)
     assert result.point == {"lr": 6.5}
     assert np.isnan(result.choice.scores).tolist() == [False, True, False, True]
-    assert result.choice.best_epochs.tolist() == [EPOCHS, 0, SHORT, 0]
+    assert result.choice.best_epochs.tolist() == [EPOCHS, 0, EPOCHS, 0]
+
+
+@pytest.mark.parametrize(("minutes", "last"), [(None, [[7], [5]]), (100.0, [[7, 6, 8], [5]])])
+def test_without_a_limit_of_time_the_best_of_each_loss_is_trained_completely(
+    minutes, last, tmp_path
+):
+    training = Training()
+    spaces = [space(7, 6, 8, 9, 10, 11, minutes=minutes), space(1, 2, 3, 4, 5, loss="b")]
+    search(spaces, training, tmp_path)
+    assert [rates for _, rates, epochs in training.calls if epochs == EPOCHS] == last
 
 
 @pytest.mark.parametrize("rates", [(7, 8), (7,)])

@@ -67,6 +67,15 @@ def test_each_label_keeps_its_best_candidate():
     assert [chosen for rung, chosen in calls if rung == 1] == [(0,)]  # 7 s are left
 
 
+@pytest.mark.parametrize(("keep", "n_last"), [(None, 3), (1, 1), (5, 5), (9, 6)])
+def test_the_number_kept_may_be_given(keep, n_last):
+    train_fn, calls = trainer([[0.1] * 6] * 2, (2, 4))
+    successive_halving(train_fn, [range(6)], (2, 4), keep=keep)
+    assert [len(chosen) for rung, chosen in calls if rung == 1] == [n_last]
+    with raises(ValueError, match="`keep` must be"):
+        successive_halving(train_fn, [range(6)], (2, 4), keep=0)
+
+
 @pytest.mark.parametrize("minutes", [None, 1.0])
 def test_trainings_may_take_no_time(minutes):
     train_fn, _ = trainer([[0.1, 0.2], [0.3, 0.4]], (2, 4), seconds_per_epoch=0.0)
