@@ -15,7 +15,8 @@ from ._baselines import cheap
 from ._config import SCHEMA, Config, EncoderOptions, anchor
 from ._problem import OnStage, Problem
 from ._program import flag
-from ._recommend import VALIDATION_K, Recommend
+from ._ranking import VALIDATION_K
+from ._recommend import Recommend
 from ._registry import filled
 from ._saved import RECOMMENDER, Model, save_model
 from ._study import OnEntry, SearchResult, no_finite_score, no_search

@@ -4,9 +4,9 @@ Unlike the other commands, it trains all points and seeds of a phase in one vect
 early stopping, and then trains the selected point for the selected number of epochs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +14,38 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from crl_jax import data, losses, metrics, models, samplers, serving, tasks, train
+from crl_jax import losses, metrics, serving, train
 
 from . import _baselines as baselines
 from ._advice import advise_on_search
 from ._config import SCHEMA, Config, anchor
 from ._mesh import mesh_of
-from ._options import ContrastOptions, EncoderOptions
 from ._problem import OnStage, Problem, load_problem, named, source_name
-from ._processes import checkpoint, gathered
-from ._program import flag, spoken
+from ._processes import gathered
+from ._program import flag
 from ._progress import Display, reading
-from ._registry import filled, settle
+from ._ranking import (
+    VALIDATION_K,
+    fit_defaults,
+    model_on,
+    objective_of,
+    sampler_on,
+    settle_options,
+    swept_names,
+    train_points,
+    train_runs,
+)
+from ._registry import filled
 from ._saved import RECOMMENDER, Learned, Model, save_model, scored
 from ._screen import cell, of_seeds
-from ._study import Evaluation, OnEntry, Runs, SearchResult, Study, no_finite_score, no_search
+from ._study import Evaluation, OnEntry, SearchResult, Study, no_finite_score, no_search
 from ._tuning import PHASE as TUNE
 from ._tuning import Space, tune
-from ._update import choose_optimizer_mode, optimizer_of
-from .contrasts import resolve_contrast, settle_contrast
-from .contrasts import swept_fields as swept_of_contrast
-from .encoders import ENCODERS, resolve_encoder
+from ._update import choose_optimizer_mode
 from .fitted import BEST, COMPETITORS, MODELS, TRAINED, settle_model
-from .objectives import OBJECTIVES, Settled, resolve
 from .recipes import RECIPES
-from .sampling import SAMPLERS, Context, resolve_sampler, settle_sampler
-from .start import AUTO, default_epochs, searched, spaces, start
+from .start import AUTO, searched, spaces, start
 
-VALIDATION_K = 20
 BASELINES = "baselines.csv"
 _OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
 METRICS = (*_OF_USERS[:-1], "coverage", "auc", *(f"exposed_{name}" for name in _OF_USERS))
@@ -121,10 +125,10 @@ class Recommend(Study[Config, Problem]):
             self._check_one(each)
 
     def _check_one(self, config: Config) -> None:
-        _settled_options(config)
-        settle_model(config.encoding, _swept(config))
+        settle_options(config)
+        settle_model(config.encoding, swept_names(config))
         loss, contrast = config.objective.loss, config.contrasting.contrast
-        entry = _objective(config).entry
+        entry = objective_of(config).entry
         if entry.term is not None and contrast != "none":
             raise ValueError(f"--contrast {contrast}: --loss {loss} has its own auxiliary loss.")
         if config.training.batches == "host" and entry.confidence is not None:
@@ -150,9 +154,9 @@ class Recommend(Study[Config, Problem]):
             for each, _ in _spaces(config):  # before the run directory is created
                 self.complete(each, problem)
             return config
-        config = _settled_options(_fitted_to(config, problem.train))
-        objective = _objective(config)
-        sampler, values = _sampler_on(problem.train, config)
+        config = settle_options(fit_defaults(config, problem.train))
+        objective = objective_of(config)
+        sampler, values = sampler_on(problem.train, config)
         if sampler.is_shared and not losses.accepts_where(objective.entry.loss):
             raise ValueError(
                 f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
@@ -163,16 +167,16 @@ class Recommend(Study[Config, Problem]):
         return replace(
             config,
             training=replace(config.training, optimizer_mode=mode),
-            sampling=filled(config.sampling, values, _swept(config)),
+            sampling=filled(config.sampling, values, swept_names(config)),
         )
 
     def check_step(self, config: Config, problem: Problem) -> None:
         """Creates the auxiliary loss, whose numbers may be invalid for the data."""
         config, _ = _spaces(config)[0]
         if config.contrasting.contrast != "none":
-            _model_on(
+            model_on(
                 problem.train, config.encoding, config.contrasting, config.training.dim,
-                _swept(config),
+                swept_names(config),
             )  # fmt: skip
 
     def phases(self, config: Config) -> tuple[str, ...]:
@@ -184,7 +188,7 @@ class Recommend(Study[Config, Problem]):
         """Returns the number of triplets per epoch."""
         parts = problem.learned(phase, config.protocol.final_training)
         size = sum(len(getattr(problem, part)) for part in parts)
-        return _objective(_spaces(config)[0][0]).count("n_neg") * size
+        return objective_of(_spaces(config)[0][0]).count("n_neg") * size
 
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
@@ -192,7 +196,7 @@ class Recommend(Study[Config, Problem]):
             names = [*dict.fromkeys(each.objective.loss for each, _ in _spaces(config))]
             names += COMPETITORS if config.encoding.model == BEST else ()
             return f"the best of {', '.join(names)}"
-        objective, swept = _objective(config), _swept(config)
+        objective, swept = objective_of(config), swept_names(config)
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
         negatives = "its own negatives" if objective.sampler else config.sampling.sampler
@@ -209,8 +213,8 @@ class Recommend(Study[Config, Problem]):
         """Returns the sizes of the data, the columns read, and the rows that a step updates."""
         yield from self.describe_problem(problem)
         if config.objective.loss != AUTO:
-            sampler, _ = _sampler_on(problem.train, config)
-            yield choose_optimizer_mode(config, _objective(config), sampler, problem.n_rows)[1]
+            sampler, _ = sampler_on(problem.train, config)
+            yield choose_optimizer_mode(config, objective_of(config), sampler, problem.n_rows)[1]
         if problem.tau_plus is not None:
             yield f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}"
 
@@ -243,7 +247,7 @@ class Recommend(Study[Config, Problem]):
             return no_search(config.training.epochs)
         if _halves(config):
             found = [self._space(each, names, problem) for each, names in _spaces(config)]
-            fit = partial(_fit_points, problem)
+            fit = partial(train_points, problem)
             tuned = tune(found, fit, checkpoints, on_entry, on_stage)
             if config.encoding.model != BEST:
                 return tuned
@@ -255,7 +259,7 @@ class Recommend(Study[Config, Problem]):
         runs = train.grid(axes, range(protocol.seed, protocol.seed + n_seeds))
         on_stage("search: compiling and first epoch")
         path = checkpoints / "search.npz"
-        searched = _fit(config, problem, "search", runs, path, on_entry)
+        searched = train_runs(config, problem, "search", runs, path, on_entry)
         choice = train.select_best(searched, n_seeds)
         if not np.isfinite(choice.score):
             raise no_finite_score()
@@ -278,12 +282,12 @@ class Recommend(Study[Config, Problem]):
             yield searched.models
             return
         protocol = config.protocol
-        numbers: dict[str, Any] = {n: np.float32(searched.point[n]) for n in _swept(config)}
+        numbers: dict[str, Any] = {n: np.float32(searched.point[n]) for n in swept_names(config)}
         numbers["seeds"] = np.arange(protocol.seed, protocol.seed + protocol.seeds)
         on_stage(f"{phase}: compiling and first epoch")
         epochs = searched.choice.epochs
         path = checkpoints / f"{phase}.npz"
-        fitted = _fit(config, problem, phase, numbers, path, on_entry, stop_at=epochs)
+        fitted = train_runs(config, problem, phase, numbers, path, on_entry, stop_at=epochs)
         yield [gathered(fitted.tables(i)) for i in range(fitted.n_runs)]
 
     def _space(self, config: Config, names: dict[str, Any], problem: Problem) -> Space:
@@ -417,11 +421,6 @@ class Recommend(Study[Config, Problem]):
                 yield f"hint: {line}"
 
 
-def _swept(config: Config) -> tuple[str, ...]:
-    """Returns the names of the swept numbers."""
-    return tuple(SCHEMA.axes(config))
-
-
 def _halves(config: Config) -> bool:
     """Whether the search is by successive halving."""
     protocol = config.protocol
@@ -433,147 +432,6 @@ def _spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
     """Returns the configurations whose sweeps a search tries, and how they differ."""
     is_searched = config.objective.loss == AUTO or bool(config.protocol.tune)
     return spaces(config) if is_searched and not config.protocol.sweep else [(config, {})]
-
-
-def _fitted_to(config: Config, part: data.Interactions) -> Config:
-    """Returns the configuration with the defaults that depend on the training part."""
-    training: Any = config.training
-    objective: Any = config.objective
-    if training.epochs is None:
-        epochs = default_epochs(len(part))
-        config = replace(config, training=replace(training, epochs=epochs))
-    hyperparams = OBJECTIVES[objective.loss].hyperparams
-    if "tau_plus" in hyperparams and hyperparams["tau_plus"].default is None:
-        missing = objective.tau_plus is None and "tau_plus" not in _swept(config)
-        if missing:
-            config = replace(config, objective=replace(objective, tau_plus=part.density))
-    return config
-
-
-def _objective(config: Config) -> Settled:
-    return resolve(config.objective, _swept(config))
-
-
-def _settled_options(config: Config) -> Config:
-    """Returns the configuration with the defaults that do not depend on the data.
-
-    Raises:
-      ValueError: If flags contradict each other.
-    """
-    swept, objective = _swept(config), _objective(config)
-    settle_sampler(config.sampling, swept, objective.sampler)
-    values = dict(objective.values)
-    if issubclass(SAMPLERS[config.sampling.sampler].source, samplers.InBatch):
-        if (n_neg := getattr(config.objective, "n_neg", None)) is not None:
-            raise ValueError(
-                f"--sampler {config.sampling.sampler} draws no items, as the negatives are the "
-                f"other positives of the batch: omit --n-neg {n_neg}."
-            )
-        values.pop("n_neg", None)
-    encoding = objective.similar(config.encoding)
-    encoding = filled(encoding, settle("encoder", encoding, ENCODERS, swept), swept)
-    of_contrast = settle_contrast(config.contrasting, encoding.encoder, swept)
-    return replace(
-        config,
-        objective=filled(config.objective, values, swept),
-        encoding=encoding,
-        contrasting=filled(config.contrasting, of_contrast, swept),
-    )
-
-
-def _sampler_on(part: data.Interactions, config: Config) -> tuple[samplers.Sampler, dict[str, Any]]:
-    """Returns the sampler for training on ``part``, and the values of its flags."""
-    objective = _objective(config)
-    context = Context(part, config.source.data, objective.count("n_neg"))
-    return resolve_sampler(config.sampling, context, _swept(config), own=objective.sampler)
-
-
-@lru_cache(maxsize=1)
-def _model_on(
-    part: data.Interactions, encoding: EncoderOptions, contrasting: ContrastOptions, dim: int,
-    swept: tuple[str, ...],
-) -> tuple[models.Encoder, tasks.AuxiliaryLoss | None]:  # fmt: skip
-    """Returns the encoder and the auxiliary loss for training on ``part``; caches the last call.
-
-    A large graph and its singular vectors take minutes: validation and training share them.
-    """
-    encoder = resolve_encoder(encoding, part, dim, swept)
-    return resolve_contrast(contrasting, part, encoder, swept)
-
-
-def _fit_points(
-    problem: Problem, config: Config, runs: dict[str, np.ndarray], path: Path,
-    report: Callable[[dict[str, Any]], None],
-) -> tasks.RankingResult:  # fmt: skip
-    """Trains points of a search, see :data:`experiments._tuning.FitPoints`."""
-    return _fit(config, problem, "search", runs, path, lambda _, entry: report(entry))
-
-
-def _fit(
-    config: Config, problem: Problem, phase: str, numbers: dict[str, Any], path: Path,
-    on_entry: OnEntry, stop_at: int | None = None,
-) -> tasks.RankingResult:  # fmt: skip
-    """Trains runs with these seeds and swept numbers in parallel on the data of a phase."""
-    options, protocol, objective = config.training, config.protocol, _objective(config)
-    part, valid = problem.train, problem.valid
-    if phase != "search":
-        part, valid = problem.joined(problem.learned(phase, protocol.final_training)), None
-    sampler, _ = _sampler_on(part, config)
-    encoding = objective.similar(config.encoding)
-    encoder, contrast = _model_on(part, encoding, config.contrasting, options.dim, _swept(config))
-    batches = None
-    if options.batches == "host":
-        batches = tasks.host_interactions(part, options.batch_size, seed=protocol.seed)
-    epochs = numbers.get("epochs", options.epochs)
-    runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)))
-    with spoken(test="the validation part", train="the training part"):
-        return tasks.fit_ranking(
-            part,
-            valid,
-            loss=objective.entry.loss,
-            hyperparams=objective.hyperparams,
-            encoder=encoder,
-            sampler=sampler,
-            n_neg=objective.count("n_neg"),
-            optimizer=optimizer_of(options),
-            config=train.TrainConfig(options.batch_size, mesh=mesh_of(config.output.mesh)),
-            epochs=epochs,
-            stopping=tasks.Stopping(options.patience, options.eval_every, VALIDATION_K, stop_at),
-            options=tasks.RankingOptions(
-                n_pos=objective.count("n_pos"),
-                n_group=objective.count("n_group"),
-                hyperparam_schedule=objective.entry.schedule,
-                confidence=objective.confidence(part, options),
-                auxiliary_loss=contrast or objective.term,
-                batches=batches,
-                # Counting held-out items in a shared pool would cost as much as the loss.
-                held_out=None if sampler.is_shared else problem.held_out(part),
-                init_scale=options.init_scale,
-                l2_target=options.l2_target,
-                serve_similarity=encoding.serve_similarity,
-            ),
-            seeds=numbers["seeds"],
-            sweep=sweep_paths(config, objective, numbers),
-            hooks=[
-                checkpoint(path, config.output.checkpoint_seconds),
-                train.Progress(partial(on_entry, runs)),
-            ],
-        )
-
-
-def sweep_paths(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
-    """Returns swept numbers by the paths of :func:`crl_jax.tasks.fit_ranking`."""
-    names = {
-        "lr": "optimizer.learning_rate",
-        "weight_decay": "optimizer.weight_decay",
-        "decay": "optimizer.decay",
-        "init_scale": "task.init_scale",
-    }
-    found = {names[name]: value for name, value in numbers.items() if name in names}
-    fields = SAMPLERS[config.sampling.sampler].swept_fields(numbers)
-    found |= objective.swept_fields(numbers)
-    found |= swept_of_contrast(config.contrasting, numbers)
-    return found | {f"task.sampler.{name}": value for name, value in fields.items()}
 
 
 def _trained_on(config: Config, problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .._config import SCHEMA, Config
-from .._recommend import sweep_paths
+from .._ranking import sweep_paths
 from ..objectives import resolve
 from ..recipes import RECIPES
 from .methods import SAMPLING, Method, Minibatch, World

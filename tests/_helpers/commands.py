@@ -4,7 +4,7 @@ import numpy as np
 
 from experiments import reproduce
 
-SHORT = ["--epochs", "3", "--batch-size", "256", "--dim", "8", "--tune", "0"]
+SHORT = ["--epochs", "3", "--batch-size", "256", "--dim", "8", "--tune", "0", "--eval-every", "1"]
 QUICK = [*SHORT, "--lr", "0.003"]
 
 

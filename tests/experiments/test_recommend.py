@@ -22,7 +22,8 @@ from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
 from experiments._config import Config, LossOptions
 from experiments._options import ProtocolOptions
-from experiments._recommend import Recommend, _fit
+from experiments._ranking import train_runs
+from experiments._recommend import Recommend
 from experiments._rundir import hold
 from experiments._task_study import trace_step
 from experiments.contrasts import CONTRASTS
@@ -402,7 +403,7 @@ def test_a_contrast_is_traced_and_made_once_for_each_part(name, ratings, tmp_pat
     config, problem = prepare(Recommend(), ["--data", str(ratings), *flags])
     n_graphs, seed = len(made), {"seeds": np.zeros(1)}
     for phase in ("search", "final"):
-        assert _fit(config, problem, phase, seed, tmp_path / "of.npz", lambda *_: None) == ()
+        assert train_runs(config, problem, phase, seed, tmp_path / "of.npz", lambda *_: None) == ()
     assert len(made) == 2 * n_graphs
     assert made[0] < made[-1]  # the search, then the final training on more data
 
