@@ -225,18 +225,8 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
     assert not out.exists()
 
 
-SMALL = [
-    "--epochs",
-    "3",
-    "--eval-every",
-    "1",
-    "--batch-size",
-    "256",
-    "--dim",
-    "8",
-    "--baselines",
-    "none",
-]
+SMALL = ["--epochs", "3", "--eval-every", "1", "--batch-size", "256", "--dim", "8",
+         "--baselines", "none"]  # fmt: skip
 
 
 def rows_of(folder):
