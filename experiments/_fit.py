@@ -190,12 +190,12 @@ def with_baselines(
 ) -> SearchResult:  # fmt: skip
     """Returns a finished search with the points of cheap baselines, and the best of all selected.
 
-    Scores of validation data are compared; a trained model wins ties.
+    A baseline is selected if its validation score exceeds those of all trained models.
     """
     study, began = Fit(), time.perf_counter()
     feasible = {type(each) for each in cheap(problem.train).values()}
     points, scores, epochs = [*trained.points], trained.choice.scores, trained.choice.best_epochs
-    best, best_config = trained.choice, trained.config
+    best, best_config, best_score = trained.choice, trained.config, np.nanmax(scores)
     for model, sweep in COMPETITORS.items():
         if MODELS[model].source not in feasible:
             continue
@@ -207,12 +207,13 @@ def with_baselines(
         )  # fmt: skip
         own = study.complete(own, problem)
         found = study.search(own, problem, checkpoints, on_entry, on_stage)
-        if found.choice.score > best.score:
-            choice = found.choice
+        choice = found.choice
+        if choice.score > best_score:
             best, best_config = replace(choice, point=choice.point + len(points)), own
+            best_score = choice.score
         points += [{"model": model, **point} for point in found.points]
-        scores = np.concatenate([scores, found.choice.scores])
-        epochs = np.concatenate([epochs, found.choice.best_epochs])
+        scores = np.concatenate([scores, choice.scores])
+        epochs = np.concatenate([epochs, choice.best_epochs])
     best = replace(best, scores=scores, best_epochs=epochs)
     said = f"{trained.said}; fitted baselines in {time.perf_counter() - began:.0f} s"
     return SearchResult(points, best, config=best_config, said=said)

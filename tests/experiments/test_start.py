@@ -120,10 +120,13 @@ def test_baselines_compete_where_no_flag_names_a_training(flags, model):
     assert ("ease" in Recommend().describe_training(config)) == (model == "best")
 
 
-@pytest.mark.parametrize(("score", "wins"), [(0.0, "baseline"), (1.0, "trained")])
-def test_the_best_on_validation_data_is_chosen(score, wins, ratings, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("score", "other", "wins"),
+    [(0.0, np.nan, "baseline"), (1.0, np.nan, "trained"), (0.0, 1.0, "trained")],
+)
+def test_the_best_on_validation_data_is_chosen(score, other, wins, ratings, tmp_path, monkeypatch):
     """The search of trained models has a made result, above or below all baselines."""
-    scores = np.array([score, np.nan])
+    scores = np.array([score, other])
     made = train.Selection(0, 4, score, scores, np.array([4, 0]))
     points = [{"loss": "bpr", "weight_decay": 0.1}, {"loss": "bpr", "weight_decay": 0.2}]
 
@@ -138,7 +141,7 @@ def test_the_best_on_validation_data_is_chosen(score, wins, ratings, tmp_path, m
     scores = [float(row["valid_ndcg@20"]) for row in rows]
     assert [row["model"] for row in rows] == [""] * 2 + ["item-knn"] * 2 + ["ease"] * 3
     (best,) = [row for row in rows if row["chosen"] == "1"]
-    assert float(best["valid_ndcg@20"]) == np.nanmax(scores)
+    assert float(best["valid_ndcg@20"]) == (score if wins == "trained" else np.nanmax(scores))
     assert (best["model"] == "") == (wins == "trained")
     chosen = read(out, "metrics.json")["chosen"]["point"]
     saved = serving.load(out / "recommender.npz")
