@@ -41,8 +41,8 @@ def hyperparams(source: Callable[..., Any]) -> dict[str, Hyperparam]:
     """Returns the hyper-parameters that a function or a dataclass declares.
 
     These are the arguments whose annotation has a :class:`Range` or is a ``Literal`` of strings.
-    Docstrings may refer to others: "As in :func:`bpr`." for an entry, or a paragraph "Other
-    arguments are those of :func:`bpr`."
+    Docstrings may refer to others: ``As in :func:`bpr`.`` for an entry, or a paragraph
+    ``Other arguments are those of :func:`bpr`.``
 
     Args:
       source: Loss or weight function, or the class of a sampler, model or optimizer.

@@ -108,7 +108,7 @@ class SparseEASE(SparseItemModel):
     n_neighbours: Annotated[int, Range(1)] = 200
 
     def weights(self, rows: Histories) -> sparse.csr_array:
-        """See :meth:`SparseItemModel.weights`."""
+        """Returns the matrix, float32 ``[n_items, n_items]``; rows are items of the history."""
         n_items = np.shape(rows)[1]
         n_pairs = min(int((np.diff(rows.indptr).astype(np.int64) ** 2).sum()), n_items**2)
         if n_pairs > _MAX_PAIRS:

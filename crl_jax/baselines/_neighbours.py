@@ -67,7 +67,7 @@ class ItemKNN(SparseItemModel):
     power: Annotated[float, Range(0.0, 1.0)] = 0.6
 
     def weights(self, rows: Histories) -> sparse.csr_array:
-        """See :meth:`SparseItemModel.weights`."""
+        """Returns the matrix, float32 ``[n_items, n_items]``; rows are items of the history."""
         by_item = rows.T.tocsr()
         scale = np.maximum(np.diff(by_item.indptr), 1).astype(np.float64) ** self.power
 
@@ -105,7 +105,7 @@ class RP3beta(SparseItemModel):
     beta: Annotated[float, Range(0.0, high_open=True)] = 0.4
 
     def weights(self, rows: Histories) -> sparse.csr_array:
-        """See :meth:`SparseItemModel.weights`."""
+        """Returns the matrix, float32 ``[n_items, n_items]``; rows are items of the history."""
         n_items, n_users = (
             np.maximum(np.asarray(rows.sum(axis=axis), np.float64), 1) for axis in (0, 1)
         )

@@ -90,6 +90,10 @@ DATASETS: dict[str, Dataset] = {
         home=_HOME,
     ),
 }
+"""Datasets of interactions that :func:`load` downloads, by name.
+
+An own entry, ``DATASETS["mine:2024"] = Dataset(...)``, makes a dataset available to :func:`load`.
+"""
 
 # Users extend it: ``data.IMAGE_SETS["mine"] = data.ImageSet(...)``.
 # Sizes and checksums of CIFAR and STL-10 agree with TensorFlow Datasets 4.9.10
@@ -122,3 +126,4 @@ IMAGE_SETS: dict[str, ImageSet] = {
         home="http://cs231n.stanford.edu/",
     ),
 }
+"""Datasets of images that :func:`load_images` downloads, by name."""

@@ -25,19 +25,19 @@ def as_interactions(
 ) -> Interactions:
     """Converts data in memory to interactions.
 
-    ==================  ====================================================================
-    ``x``               Interpretation
-    ==================  ====================================================================
-    Interactions        Returned as it is.
-    SciPy sparse        Rows are users and columns are items, by index; empty ones are kept.
-                        Values are ratings unless all are 1; duplicate entries are summed.
-    pandas DataFrame    Named columns, found by name as :func:`read` does.
-    polars DataFrame    Likewise.
-    Mapping             Likewise, from column names to sequences of values.
-    structured array    Likewise.
-    array ``[n, 2..4]`` Columns user, item, rating, time, of NumPy or JAX.
-    list of tuples      Likewise, one tuple per interaction.
-    ==================  ====================================================================
+    ===================  ===================================================================
+    ``x``                Interpretation
+    ===================  ===================================================================
+    Interactions         Returned as it is.
+    SciPy sparse         Rows are users and columns are items, by index; empty ones are kept.
+                         Values are ratings unless all are 1; duplicate entries are summed.
+    pandas DataFrame     Named columns, found by name as :func:`read` does.
+    polars DataFrame     Likewise.
+    Mapping              Likewise, from column names to sequences of values.
+    structured array     Likewise.
+    array ``[n, 2..4]``  Columns user, item, rating, time, of NumPy or JAX.
+    list of tuples       Likewise, one tuple per interaction.
+    ===================  ===================================================================
 
     Values are converted as those of a file are: the same content gives the same interactions. Of
     repeated interactions of a user with an item the last is kept, and a warning counts the

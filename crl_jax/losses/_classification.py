@@ -47,6 +47,7 @@ def bce(
 
 
 nt_logistic = bce
+"""Alias of :func:`bce`."""
 
 
 @per_anchor_loss

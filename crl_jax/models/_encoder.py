@@ -16,6 +16,7 @@ from .._scaling import normalize_rows
 from .._take import take_rows
 
 Similarity = Literal["inner", "cosine"]
+"""Similarity of user and item vectors: inner product or cosine."""
 
 
 class Tables(NamedTuple):

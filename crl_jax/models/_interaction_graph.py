@@ -17,6 +17,7 @@ from ._gather_layout import GatherLayout
 from ._sharded_layout import ShardedLayout
 
 Layout = Literal["auto", "rows", "dense"]
+"""Layout of the adjacency matrix on the device: gathered rows, a dense matrix, or by platform."""
 DENSE_BYTES = {"cpu": 0, "gpu": 2**28, "tpu": 2**32}
 """Largest adjacency matrix in bytes for which ``"auto"`` chooses the dense layout, by platform.
 

@@ -24,7 +24,9 @@ def normal(deviation: float) -> Initializer:
 
 
 xavier_normal: Initializer = jax.nn.initializers.xavier_normal()
+"""Xavier normal initializer, :func:`jax.nn.initializers.xavier_normal` with its defaults."""
 xavier_uniform: Initializer = jax.nn.initializers.xavier_uniform()
+"""Xavier uniform initializer, :func:`jax.nn.initializers.xavier_uniform` with its defaults."""
 
 
 def init_tables(

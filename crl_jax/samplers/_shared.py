@@ -155,7 +155,7 @@ class SharedRNS(SharedSampler):
         return self.mask == "seen"
 
     def n_pools(self, n_anchors: int) -> int:
-        """Smallest number of pools for groups of at most :attr:`anchors`."""
+        """Smallest number of pools for groups of at most ``anchors``."""
         return 1 if self.anchors is None else -(-n_anchors // self.anchors)
 
     def propose(

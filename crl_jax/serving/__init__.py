@@ -3,7 +3,7 @@
 :class:`Recommender` holds user and item vectors, the similarity that scores them, the ids and the
 known interactions. It recommends items to trained and new users, scores user-item pairs, finds
 similar users and items, and exports its vectors. :class:`BaselineRecommender` serves a fitted
-baseline of :mod:`crl_jax.baselines` in the same way. ``README.md`` of this package shows their use.
+baseline of :mod:`crl_jax.baselines` in the same way.
 """
 
 from ._baseline import BaselineRecommender as BaselineRecommender

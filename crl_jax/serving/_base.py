@@ -73,7 +73,7 @@ class BaseRecommender(ABC):
     def restored(
         cls: type[R], file: Path, stored: dict[str, np.ndarray], meta: dict[str, Any]
     ) -> R:
-        """Constructs a recommender from the result of :func:`read`."""
+        """Constructs a recommender from the arrays and the metadata of a file."""
         if (got := meta.get("format")) != cls._format:
             others = {of._format: of._kind for of in BaseRecommender.__subclasses__()}
             found = (

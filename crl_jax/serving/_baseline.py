@@ -105,7 +105,10 @@ class BaselineRecommender(BaseRecommender):
         return cls(_restored_fitted(_MODELS[name](**hyperparams), train, arrays), known)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """See :meth:`BaseRecommender.save`.
+        """Writes the recommender atomically to one file, without pickle.
+
+        Args:
+          path: The file; by convention ``recommender.npz`` in the run directory.
 
         Raises:
           ValueError: If the baseline is not one of :mod:`crl_jax.baselines`.
@@ -150,7 +153,7 @@ class BaselineRecommender(BaseRecommender):
     def export(self, path: str | os.PathLike[str]) -> None:
         """Exports the fitted arrays and the ids for other tools, atomically.
 
-        The arrays are those of :attr:`FittedBaseline.arrays`, with ``user_ids`` and ``item_ids``.
+        The arrays are those of the fitted baseline, with ``user_ids`` and ``item_ids``.
         The suffix of ``path`` selects the format: ``.npz``, or ``.safetensors`` (text ids are
         stored as JSON in the metadata; needs the package safetensors).
 

@@ -73,7 +73,7 @@ class Recommendations(_Lists):
     """Top-k items per user.
 
     Lists with fewer than k candidates are padded with -1 (integer ids) or "" (text ids) and the
-    score -inf; see :attr:`present`.
+    score -inf; see ``present``.
 
     Attributes:
       users: User ids, ``[n]``.

@@ -168,7 +168,7 @@ class ConfidenceEM:
 
         Returns:
           :func:`crl_jax.stats.lack_of_fit` of ``n_sample`` interactions, drawn with replacement; 0
-          unless :attr:`may_lack_fit`.
+          unless ``may_lack_fit``.
         """
         if not self.may_lack_fit:
             return jnp.zeros(())

@@ -181,7 +181,8 @@ class BYOL(TwoViewTask):
       network: Encoder and projector :math:`z` of a view, ``[batch, dim]``. Static.
       predictor: The :math:`q`, from ``[batch, dim]`` to ``[batch, dim]``. Static.
       momentum: Initial momentum :math:`m_0`, in [0, 1].
-      augment, pretrained: See :class:`TwoViewTask`.
+      augment: See :class:`TwoViewTask`.
+      pretrained: See :class:`TwoViewTask`.
 
     References:
       Grill et al., `Bootstrap Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, Eq. 1

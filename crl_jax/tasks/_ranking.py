@@ -56,7 +56,7 @@ class Ranking(RowTask):
       sampler: Negative sampler.
       hyperparams: Hyper-parameters of the loss by name.
       init_scale: Factor on the initial parameters, > 0.
-      l2: Coefficient of the L2 term of :attr:`l2_target`, >= 0; for ``"tables"`` the optimizer's
+      l2: Coefficient of the L2 term of ``l2_target``, >= 0; for ``"tables"`` the optimizer's
         weight decay is used instead.
       held_out: Positives excluded from training; negatives among them are counted as false. None
         disables the count.
@@ -114,9 +114,9 @@ class Ranking(RowTask):
           encoder: Encoder, or a function that creates it from ``train``; by default
             :class:`crl_jax.models.MatrixFactorization`.
           hyperparams, held_out, n_group: See :class:`Ranking`.
-          loss: See :attr:`loss_fn`.
+          loss: See ``loss_fn``.
           sampler: Negative sampler; by default :class:`crl_jax.samplers.RNS`.
-          streamed: Whether anchors are streamed from the host. :attr:`seen` is then empty, and the
+          streamed: Whether anchors are streamed from the host. ``seen`` is then empty, and the
             device holds four bytes per interaction for the exclusion of positives.
           **fields: Other attributes.
         """

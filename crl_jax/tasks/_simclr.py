@@ -35,8 +35,11 @@ class SimCLR(ScoreTask, TwoViewTask):
     Attributes:
       network: Encoder of a view, ``[batch, dim]``. Scores are cosines, so embeddings need not be
         normalized. Static.
-      augment, pretrained: See :class:`TwoViewTask`.
-      hyperparams, loss_fn, alpha: See :class:`ScoreTask`.
+      augment: See :class:`TwoViewTask`.
+      pretrained: See :class:`TwoViewTask`.
+      hyperparams: See :class:`ScoreTask`.
+      loss_fn: See :class:`ScoreTask`.
+      alpha: See :class:`ScoreTask`.
 
     Raises:
       ValueError: If a field has the wrong type, if ``alpha`` is also in ``hyperparams``, or if the

@@ -150,7 +150,7 @@ class RowTask(Task):
     """Task whose loss reads few rows of its parameters, which are tables ``[rows, dim]``.
 
     A step of a :class:`RowOptimizer` gathers and updates these rows only: the parameters that
-    :meth:`loss` receives are then tables of the gathered rows.
+    :meth:`Task.loss` receives are then tables of the gathered rows.
     """
 
     @abstractmethod

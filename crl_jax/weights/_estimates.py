@@ -48,8 +48,7 @@ def estimate_alpha(
     encoders do not: from an AUC of about 0.75, the most likely :math:`\alpha` is nearer to the AUC,
     and ``"model"`` removes more than the bias, several times as much above 5/6. Prefer ``"auc"``
     there, and where :math:`\alpha < 1` is required (``beta > 0.5``), and ``"model"`` for weak
-    encoders, where ``"auc"`` leaves a third of the bias or more. The README of this package has
-    measurements.
+    encoders, where ``"auc"`` leaves a third of the bias or more. The user guide has measurements.
 
     Args:
       pos: Scores of the known positives of each anchor, shape ``[*batch, n_pos]``. Use held-out
@@ -143,8 +142,8 @@ def estimate_tau_plus(
     recommenders, the second term dominates unless :math:`\tau^+` is large: with
     :math:`\alpha = 0.99` and :math:`\tau^+ = 0.002` the limit is 0.012. Estimates on simulated data
     were 0.8 to 1.9 times the truth with an AUC above 0.94 and :math:`\tau^+ > 0.008`, but 4 and 16
-    times for :math:`\tau^+ = 0.004`, and 9 and 22 times with an AUC up to 0.6 (README of this
-    package). An estimate far above the density of the training data is thus mostly overlap.
+    times for :math:`\tau^+ = 0.004`, and 9 and 22 times with an AUC up to 0.6 (see the user
+    guide). An estimate far above the density of the training data is thus mostly overlap.
     Start a training with that density as :math:`\tau^+`: it is at most :math:`\tau^+` if users
     have interacted with less than half of the items that they like.
 
