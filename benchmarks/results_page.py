@@ -1,4 +1,4 @@
-"""Rewrites the tables of the results pages from the CSV files in ``benchmarks/results``.
+"""Rewrites the tables of the documentation from the CSV files in ``benchmarks/results``.
 
 A table is between two comments. The first one names the files and defines the columns:
 
@@ -176,7 +176,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
     check = parser.parse_args(arguments).check
     results, stale = root / "benchmarks" / "results", 0
-    for path in (root / "README.md", results / "README.md"):
+    for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
         text = path.read_text(encoding="utf-8")
         if (new := rewrite(text, results)) == text:
             continue

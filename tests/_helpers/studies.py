@@ -16,8 +16,9 @@ RUN = "## The run directory"
 
 
 def page_of(module):
-    """Returns the README of a command."""
-    return (Path(module.__file__).parent / "README.md").read_text()
+    """Returns the documentation of a command."""
+    name = Path(module.__file__).parent.name
+    return (Path(__file__).parents[2] / "docs" / "modalities" / f"{name}.md").read_text()
 
 
 def commands_of(text, name):

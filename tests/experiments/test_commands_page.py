@@ -1,4 +1,4 @@
-"""Tests that the commands and the code in the experiments README work."""
+"""Tests that the commands and the code on the page on commands work."""
 
 import dataclasses
 import importlib
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tyro
 from _helpers.commands import forget_own
+from _helpers.pages import DOCS
 
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
@@ -40,11 +41,11 @@ class KindOptions:
     kind: str = field(default="margin", metadata={"help": "The kind."})
 
 
-README = (Path(__file__).parents[2] / "experiments" / "README.md").read_text()
+PAGE = "".join((DOCS / f"{name}.md").read_text() for name in ("commands", "scale"))
 # Commands in `sh` blocks are passed to schedulers, whose flags precede them.
 COMMANDS = [
     shlex.split(command)
-    for block in re.findall(r"```(?:bash|sh)\n(.*?)```", README, re.DOTALL)
+    for block in re.findall(r"```(?:bash|sh)\n(.*?)```", PAGE, re.DOTALL)
     for command in re.findall(r"python -m (experiments[^\n\"]*)", block)
 ]
 
@@ -52,7 +53,7 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_commands_are_taken(command, monkeypatch, tmp_path):
     name, *arguments = command
-    own = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
+    own = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert own is not None
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "mine.toml").write_text(own[1])
@@ -85,21 +86,21 @@ def test_flags_that_are_named_are_there():
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
     numbers = {f"--{name.replace('_', '-')}" for name in of_numerical.Config.__dataclass_fields__}
-    page = re.sub(r"```sh\n.*?```", "", README, flags=re.DOTALL)
+    page = re.sub(r"```sh\n.*?```", "", PAGE, flags=re.DOTALL)
     assert set(re.findall(r"--[a-z][a-z0-9-]*", page)) <= known | own | topk | numbers
 
 
 def block(start: str) -> str:
     """Returns the Python code block that begins with ``start``."""
-    code = re.search(rf"```python\n({re.escape(start)}.*?)```", README, re.DOTALL)
+    code = re.search(rf"```python\n({re.escape(start)}.*?)```", PAGE, re.DOTALL)
     assert code is not None, start
     return code[1]
 
 
 def entry(module: str, name: str):
-    """Executes the README's code for ``module`` or a file in it and returns its object ``name``."""
+    """Executes the page's code for ``module`` or a file in it and returns its object ``name``."""
     place = rf"`experiments/{module}(?:/\w+)?\.py`"
-    code = re.search(rf"{place}:\n\n```python\n(.*?)```", README, re.DOTALL)
+    code = re.search(rf"{place}:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert code is not None, module
     made = dict(vars(importlib.import_module(f"experiments.{module}")))
     exec(code[1], made)
@@ -161,7 +162,7 @@ def pairs(log):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The dataset folder that the README's code writes from ratings."""
+    """The dataset folder that the page's code writes from ratings."""
     made = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
     rated = dataclasses.replace(made, ratings=np.full(len(made), 4, np.float32))
     with monkeypatch.context() as patch:
