@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_extensions")]
 
-from api_reference import linkcode_resolve as linkcode_resolve  # noqa: E402
+from api_reference import linkcode_resolve as linkcode_resolve  # noqa: E402  # pyright: ignore
 
 project = "crl_jax"
 author = "The crl_jax authors"

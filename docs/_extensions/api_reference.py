@@ -520,6 +520,40 @@ def link_external(
     return contnode if isinstance(contnode, nodes.Text) else None
 
 
+def public_path(text: str, package: str) -> str | None:
+    """Returns the path of a public name in inline code, such as ``losses.bpr``, or None."""
+    name = text.removeprefix("crl_jax.")
+    for owner in (package, *PACKAGES):
+        prefix = "" if owner == package else f"{owner.removeprefix('crl_jax.')}."
+        if owner and name.startswith(prefix) and name.removeprefix(prefix) in exports(owner):
+            return f"{owner}.{name.removeprefix(prefix)}"
+    return None
+
+
+def link_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Links inline code that is a public name, except on the pages of the reference.
+
+    On the page of a package in the user guide this includes bare names if they are in a table or
+    cannot be an ordinary word.
+    """
+    docname = app.env.docname
+    folder, _, page = docname.rpartition("/")
+    if folder == "api":
+        return
+    package = f"crl_jax.{page}" if f"crl_jax.{page}" in PACKAGES and folder == "guide" else ""
+    for node in list(doctree.findall(nodes.literal)):
+        text, parent = node.astext(), node.parent
+        if isinstance(parent, nodes.reference | nodes.title | pending_xref):
+            continue
+        is_cell = isinstance(parent.parent, nodes.entry)
+        is_word = "." not in text and "_" not in text and text.islower()
+        path = None if is_word and not is_cell else public_path(text, package)
+        if path is not None:
+            node["classes"] += ["xref", "py"]
+            options = dict(refdomain="py", reftype="obj", reftarget=path, refdoc=docname)
+            parent.replace(node, pending_xref("", node.deepcopy(), refwarn=True, **options))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connects the extension."""
     for kind in ObjectDescription.__subclasses__():
@@ -527,6 +561,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
             if field.name == "variable":
                 field.label = "Attributes"  # napoleon's fields of a section "Attributes"
     app.connect("source-read", expand)
+    app.connect("doctree-read", link_names)
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-process-bases", process_bases)
     app.connect("autodoc-skip-member", skip_member)
