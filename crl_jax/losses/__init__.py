@@ -37,6 +37,8 @@ other inputs: several positives, additional items or users, the sampling distrib
 negatives, a square score matrix, or distances and embeddings.
 """
 
+from .._reduce import ReduceFn as ReduceFn
+from .._reduce import masked_mean as masked_mean
 from ._batch_scores import BatchScores as BatchScores
 from ._batch_scores import normalize as normalize
 from ._batch_scores import tower_scores as tower_scores

@@ -47,7 +47,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Distances": "_distances",
         "Estimators of the sum over negatives": "_estimators",
         "In-batch negatives": "_batch_scores _tiled",
-        "Properties of losses": "_common",
+        "Properties and reductions of losses": "_common _reduce",
     },
     "crl_jax.weights": {
         "Weights of negatives": "_negatives",
