@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
 
+from ._checks import is_static
+
 
 def map_blocks(fn: Callable[[Any], Any], arrays: Any, block: int) -> Any:
     """Computes ``fn(arrays)`` in blocks of rows; ``fn`` must treat rows independently.
@@ -35,7 +37,8 @@ def split_rows(x: Shaped[Array, "n ..."], shape: tuple[int, ...]) -> Shaped[Arra
     rows are gathered.
     """
     n = math.prod(shape)
-    if n == len(x):
+    if n == x.shape[0]:
         return x.reshape(*shape, *x.shape[1:])
-    index = np.arange(n, dtype=np.int32).reshape(shape)
+    arange = np.arange if is_static(*shape) else jnp.arange
+    index = arange(n, dtype=np.int32).reshape(shape)
     return x.at[index].get(mode="fill", fill_value=0)

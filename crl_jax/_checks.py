@@ -15,6 +15,14 @@ _WHOLE = re.compile(r"0|[1-9][0-9]{0,18}")
 _NUMBERS = (int, float, list, tuple, np.generic, np.ndarray, jax.Array)
 
 
+def is_static(*sizes: Any) -> bool:
+    """Whether all sizes are integers; ``jax.export`` also traces with symbolic ones.
+
+    An algorithm that is chosen by size must have a default for sizes that are not known.
+    """
+    return all(isinstance(size, int) for size in sizes)
+
+
 def check_shape(name: str, array: Any, expected: tuple[int, ...]) -> None:
     """Raises ``ValueError`` unless ``array`` is None or has the shape ``expected``."""
     if array is not None and tuple(np.shape(array)) != tuple(expected):

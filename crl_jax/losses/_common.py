@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import check_shape
+from .._checks import check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import per_anchor
 from .._reduce import ReduceFn
@@ -54,7 +54,7 @@ def prepare(
             "`neg` must have one axis more than `pos`, that of the negatives of an anchor, got "
             f"the shapes {neg.shape} and {pos.shape}."
         )
-    columns = (max((1, *pos.shape[-1:])),) if with_extra or many_positives else ()
+    columns = (pos.shape[-1] or 1,) if with_extra or many_positives else ()
     check_shape("pos", pos, (*batch, *columns))
     check_shape("where_pos", where_pos, pos.shape)
     check_shape("where", where, neg.shape)
@@ -121,8 +121,12 @@ def margins(anchors: Anchors, others: Array) -> Array:
 def row_mean(values: Array, where: Array | None) -> Array:
     """Mean of the unmasked entries per row; 0 for fully masked rows."""
     # Scaling prevents overflow of the sum; a power of 2 keeps all digits.
-    n = values.shape[-1]
-    small = 2.0 ** -n.bit_length()
+    n: Any = values.shape[-1]
+    if is_static(n):
+        small = 2.0 ** -n.bit_length()
+    else:
+        n = jnp.asarray(n, values.dtype)
+        small = jnp.ldexp(jnp.ones_like(n), -jnp.frexp(n)[1])
     total = jnp.sum(small * values, axis=-1, where=where)
     if where is None:
         return total / (small * n)

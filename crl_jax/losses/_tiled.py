@@ -15,13 +15,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import split_rows
-from .._checks import check_shape
+from .._checks import check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments
 from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
 
 # Default number of scores per tile: 8 MiB in float32; a loss allocates a few such buffers.
 _TILE = 2**21
+# Default number of anchors per tile of a batch of symbolic size.
+_SYMBOLIC_ROWS = 128
 
 Loss = Callable[..., Array]
 
@@ -50,7 +52,8 @@ def tiled_view_loss(
         :func:`bayesian_contrastive`, whose exact ranks dominate the run time otherwise.
       z1, z2, ids: As in :func:`view_scores`.
       weights: Per-anchor loss weights, shape ``[2B]``: first views, then second views.
-      rows: Number of anchors per tile, static; by default about 2 million scores per tile.
+      rows: Number of anchors per tile, static; by default about 2 million scores per tile, or 128
+        anchors if the batch size is symbolic (``jax.export``).
       axis_name: Mesh axis over which the batch is sharded, inside ``jax.shard_map``. Samples of
         all devices are then negatives, and the result is the mean over all devices.
       **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[2B]``.
@@ -142,10 +145,11 @@ def _mean_loss(
         gather = partial(jax.lax.all_gather, axis_name=axis_name, tiled=True)
         keys, key_samples = jax.tree.map(gather, (keys, key_samples))
     if rows is None:
-        rows = max(1, _TILE // keys.shape[0])
+        n_keys = keys.shape[0]
+        rows = max(1, _TILE // n_keys) if is_static(n_keys) else _SYMBOLIC_ROWS
     if rows < 1:
         raise ValueError(f"`rows` must be positive, got {rows}.")
-    rows = min(rows, n)
+    rows = min(rows, n) if is_static(n) else rows
 
     anchor_values = {"anchors": anchors, "positives": positives}
     if weights is not None:

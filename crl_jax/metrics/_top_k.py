@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_range
+from .._checks import check_range, is_static
 from .._floats import at_least_float32
 from .._mesh import DATA, TABLE, axis_size, filled, mesh_axis
 
@@ -42,7 +42,7 @@ def top_k(
     dtype = scores.dtype
     (scores,) = at_least_float32(scores)
     # For shorter rows two small selections cost as much as the full one (measured on CPU).
-    if n < max(4096, 128 * k):
+    if not is_static(n) or n < max(4096, 128 * k):
         values, indices = _select(scores, k)
         has_nan = jnp.isnan(scores).any(-1, keepdims=True)
     else:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_range, check_shape
+from .._checks import check_range, check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import expand_anchor_axis
 from .._reduce import count_kept
@@ -54,10 +54,11 @@ def ranks(
     if where is not None:  # NaN compares false and is never valid
         scores = jnp.where(where, scores, jnp.nan)
     n = scores.shape[-1]
-    few = scores.size < _FEW_ROWS * n
-    if n <= (_LARGEST_ALL_PAIRS_OF_FEW if few else _LARGEST_ALL_PAIRS):
+    known = is_static(*scores.shape)
+    few = known and scores.size < _FEW_ROWS * n
+    if is_static(n) and n <= (_LARGEST_ALL_PAIRS_OF_FEW if few else _LARGEST_ALL_PAIRS):
         return _ranks_by_pairs(scores)
-    return _ranks_by_sorting(scores, few=few)
+    return _ranks_by_sorting(scores, network=known and not few)
 
 
 def binned_ranks(
@@ -230,10 +231,10 @@ def _count_no_larger(candidates: Array, scores: Array) -> Array:
     return jnp.sum(candidates[..., :, None] <= scores[..., None, :], axis=-2, dtype=jnp.int32)
 
 
-@partial(jax.jit, static_argnames="few")
-def _ranks_by_sorting(scores: Array, *, few: bool) -> Array:
+@partial(jax.jit, static_argnames="network")
+def _ranks_by_sorting(scores: Array, *, network: bool) -> Array:
     flat = scores.reshape(-1, scores.shape[-1])
-    on_cpu = _ranks_by_search if few else bitonic_ranks
+    on_cpu = bitonic_ranks if network else _ranks_by_search
     rank = jax.lax.platform_dependent(flat, default=_ranks_by_search, cpu=on_cpu)
     return rank.reshape(scores.shape)
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.exported import exported
 from _helpers.programs import as_users_do
 from _helpers.refusals import raises
 from hypothesis import given, settings
@@ -770,3 +771,19 @@ def test_signature(fn, ref, hyper, n_extra, arrays):
     kinds = {p.kind for p in list(parameters.values())[2:]}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
     assert parameters["reduce_fn"].default is masked_mean
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in ALIKE])
+def test_an_exported_loss_takes_any_number_of_anchors_and_negatives(name):
+    case = LOSSES[name]
+
+    @jax.jit
+    def f(floats, masks):
+        return jax.value_and_grad(lambda x: case.fn(**x, **masks, **case.hyper))(floats)
+
+    sizes = ((11, 13), (5, 40))  # neither is that of another axis
+    small, large = (
+        split_masks(make_data(case.n_extra, case.arrays, (batch,), n)) for batch, n in sizes
+    )
+    got = exported(f, *small, b=11, n=13).call(*large)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, f(*large))

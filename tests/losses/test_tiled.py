@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.exported import exported
 from _helpers.programs import counted
 from _helpers.refusals import raises, refused
 from jax.sharding import PartitionSpec as P
@@ -229,3 +230,16 @@ def test_what_does_not_fit_is_named():
         losses.tiled_tower_loss(losses.debiased_contrastive, x, y, tau_plus=1.5)
     with raises(ValueError, match="`rows` must be positive, got 0"):
         losses.tiled_tower_loss(losses.info_nce, x, y, rows=0)
+
+
+@a_pair_of_each
+@pytest.mark.parametrize("rows", [None, 4])
+def test_exported_with_a_symbolic_batch(batch, name, rows):
+    def gradients(f):
+        return jax.jit(jax.value_and_grad(f, (0, 1, 2)))
+
+    tiled, direct = map(gradients, both_ways(batch, name, rows))
+    function = exported(tiled, *embeddings(3), jnp.float32(0.3), b=3)
+    args = *embeddings(9), jnp.float32(0.3)
+    got, want = function.call(*args), direct(*args)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)

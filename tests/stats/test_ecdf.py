@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.exported import exported
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,3 +203,20 @@ def test_shape_error_names_the_argument():
     for function in (stats.ecdf, stats.ranks):
         with raises(Exception, match="where"):
             function(jnp.ones((2, 3)), where=jnp.ones(3, bool))
+
+
+@pytest.mark.parametrize("n", [1, 40, 2100])
+@pytest.mark.parametrize("axes", [{"b": 3}, {"b": 3, "n": None}], ids=" ".join)
+def test_exported_with_symbolic_sizes(n, axes):
+    """Whichever algorithm is taken for a number of rows, or for a length, that is not known."""
+    scores, where = some_scores(n)
+    axes = {name: n if size is None else size for name, size in axes.items()}
+    ranks = exported(lambda s, w: stats.ranks(s, where=w), scores, where, **axes)
+    np.testing.assert_array_equal(ranks.call(scores, where), count_by_hand(scores, where))
+
+
+def test_binned_ranks_are_exported_with_symbolic_sizes():
+    scores, where = some_scores(40)
+    f = partial(stats.binned_ecdf, bins=8)
+    got = exported(lambda s, w: f(s, where=w), scores, where, b=3, n=40).call(scores, where)
+    np.testing.assert_allclose(got, f(jnp.asarray(scores), where=jnp.asarray(where)), rtol=1e-6)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.exported import exported
 from _helpers.programs import counted
 from _helpers.refusals import raises
 
@@ -227,3 +228,15 @@ def test_errors_name_the_argument(labelled):
     for confidence in (0.0, 1.0, 1 - 1e-8):
         with raises(ValueError, match="`confidence` must lie in"):
             weights.estimate_tau_plus(pos, neg, confidence=confidence)
+
+
+def test_exported_with_symbolic_sizes(labelled):
+    def both(pos, neg, where_pos, where_neg):
+        masks = dict(where_pos=where_pos, where_neg=where_neg)
+        return weights.estimate_alpha(pos, neg, **masks), weights.estimate_tau_plus(pos, neg)
+
+    function = exported(both, *labelled, b=2, m=7, n=11)
+    shorter = [x[:1, :, :6] for x in labelled]
+    for args in (labelled, shorter):
+        got, want = function.call(*args), jax.jit(both)(*args)
+        jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(got), jax.tree.leaves(want))
