@@ -1,11 +1,13 @@
 """Frozen dataclasses that are pytrees."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar, dataclass_transform, overload
 
 import jax
+from jax import export
 
 from ._hyperparams import check_fields
 
@@ -82,3 +84,14 @@ def pytree_dataclass(cls: Any = None, /, *, eq: bool = True) -> Any:
 
     jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten, flatten)
     return made
+
+
+def serializable(cls: type[T]) -> type[T]:
+    """Registers a public named tuple, as an argument or result of exported functions; a decorator.
+
+    Its name in a file of ``jax.export`` is the public one, such as ``crl_jax.models.Tables``.
+    """
+    package = ".".join(cls.__module__.split(".")[:2])
+    with contextlib.suppress(ValueError):  # the module was reloaded
+        export.register_namedtuple_serialization(cls, serialized_name=f"{package}.{cls.__name__}")
+    return cls

@@ -7,9 +7,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_shape
 from .._floats import at_least_float32
+from .._pytree import serializable
 from .._scaling import normalize_rows
 
 
+@serializable
 class BatchScores(NamedTuple):
     """Score arguments of a loss: ``loss(scores.pos, scores.neg, where=scores.where)``.
 

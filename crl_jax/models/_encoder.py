@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
 from .._hyperparams import Range, check_fields
-from .._pytree import STATIC
+from .._pytree import STATIC, serializable
 from .._scaling import normalize_rows
 from .._take import take_rows
 
@@ -19,6 +19,7 @@ Similarity = Literal["inner", "cosine"]
 """Similarity of user and item vectors: inner product or cosine."""
 
 
+@serializable
 class Tables(NamedTuple):
     """User and item vectors of an encoder: ``[n_users, dim]`` and ``[n_items, dim]``."""
 

@@ -14,12 +14,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_count
-from .._pytree import STATIC, pytree_dataclass
+from .._pytree import STATIC, pytree_dataclass, serializable
 from ..data import Graphs
 
 _FAILURE_PROBABILITY = 1e-12
 
 
+@serializable
 class GraphBatch(NamedTuple):
     """Batch of graphs, divided into packs of concatenated nodes and edges.
 

@@ -3,11 +3,13 @@
 :class:`Recommender` holds user and item vectors, the similarity that scores them, the ids and the
 known interactions. It recommends items to trained and new users, scores user-item pairs, finds
 similar users and items, and exports its vectors. :class:`BaselineRecommender` serves a fitted
-baseline of :mod:`crl_jax.baselines` in the same way.
+baseline of :mod:`crl_jax.baselines` in the same way. :func:`export_top_k` exports the search of the
+top-k items as a JAX function.
 """
 
 from ._baseline import BaselineRecommender as BaselineRecommender
 from ._baseline import load as load
+from ._export_top_k import export_top_k as export_top_k
 from ._recommender import Recommender as Recommender
 from ._results import Neighbours as Neighbours
 from ._results import Recommendations as Recommendations
