@@ -23,4 +23,4 @@ from ._introspection import hyperparams as hyperparams
 from ._introspection import summary as summary
 from ._pytree import pytree_dataclass as pytree_dataclass
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
