@@ -41,6 +41,7 @@ python_maximum_signature_line_length = 88
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
+nb_execution_in_temp = True  # files that a notebook writes do not remain in docs/
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True

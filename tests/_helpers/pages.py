@@ -23,8 +23,14 @@ def is_notebook(page: Path) -> bool:
 
 def blocks(page: Path, *languages: str) -> list[str]:
     """Returns the code blocks of a page in these languages."""
-    pattern = rf"^```(?:{'|'.join(languages)})\n(.*?)^```$"
-    return re.findall(pattern, page.read_text(), re.MULTILINE | re.DOTALL)
+    return [code for code, _ in _blocks(page, *languages)]
+
+
+def _blocks(page: Path, *languages: str) -> list[tuple[str, int]]:
+    """Code blocks, and the number of lines before each."""
+    pattern, text = rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", page.read_text()
+    found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
+    return [(match[1], text.count("\n", 0, match.start(1))) for match in found]
 
 
 def without_code(page: Path) -> str:
@@ -37,14 +43,14 @@ def run(page: Path) -> dict[str, Any]:
 
     Relative imports on a page of the user guide resolve as in a module of its package.
     """
-    found = blocks(page, "python", "pycon")
+    found = _blocks(page, "python", "pycon")
     assert found
     names: dict[str, Any] = {"__name__": "__main__", "__package__": f"crl_jax.{page.stem}"}
-    for code in found:
+    for code, line in found:
         if not code.startswith(">>>"):
-            exec(compile(code, str(page), "exec"), names)
+            exec(compile("\n" * line + code, str(page), "exec"), names)
             continue
-        test = doctest.DocTestParser().get_doctest(code, names, page.name, None, 0)
+        test = doctest.DocTestParser().get_doctest(code, names, page.name, str(page), line)
         assert doctest.DocTestRunner().run(test, clear_globs=False).failed == 0
         names.update(test.globs)
     return names
