@@ -22,6 +22,8 @@ _SHORT = 3
 """Ratio of the lengths of a complete training and of one of the first rung."""
 _MARGIN = 0.05
 """Relative difference in validation scores below which the first space wins: noise is as large."""
+_TOLERANCE = 0.02
+"""Relative difference in validation scores within which a longer training is selected."""
 _AT_ONCE = 8
 """Number of points that are trained together at most."""
 _FILE = "halving.json"
@@ -123,8 +125,9 @@ def tune(
 
         path = checkpoints / f"{PHASE}-{rung}-{chosen[0]}.npz"
         trained, _ = train.train_candidates(
-            partial(fit, own.config, runs, path, report), rung, chosen, len(seeds)
-        )
+            partial(fit, own.config, runs, path, report), rung, chosen, len(seeds),
+            tolerance=_TOLERANCE,
+        )  # fmt: skip
         trained = trained._replace(seconds=round(agreed(trained.seconds), 3))
         if is_first():
             record.add(trained, n_runs, entries)

@@ -61,7 +61,12 @@ class HalvingResult:
 
 
 def train_candidates(
-    fit: Callable[[], FitResult], rung: int, candidates: tuple[int, ...], n_seeds: int = 1
+    fit: Callable[[], FitResult],
+    rung: int,
+    candidates: tuple[int, ...],
+    n_seeds: int = 1,
+    *,
+    tolerance: float = 0.0,
 ) -> tuple[Trained, FitResult | None]:
     """Trains candidates together, and scores them by :func:`select_best`.
 
@@ -70,6 +75,7 @@ def train_candidates(
       rung: Index of the rung.
       candidates: Indices of the candidates.
       n_seeds: Number of seeds per candidate.
+      tolerance: See :func:`select_best`.
 
     Returns:
       The scores, and the result of ``fit``; None if all runs diverged.
@@ -77,7 +83,7 @@ def train_candidates(
     began = time.monotonic()
     try:
         fitted = fit()
-        choice = select_best(fitted, n_seeds)
+        choice = select_best(fitted, n_seeds, tolerance=tolerance)
         scores, epochs = choice.scores.tolist(), choice.best_epochs.tolist()
     except TrainingDiverged:
         fitted, scores, epochs = None, [np.nan] * len(candidates), [0] * len(candidates)

@@ -314,6 +314,23 @@ def test_choose_prefers_no_end_of_a_curve(scores, window):
     assert best.epochs == 1 + int(np.argmax(scores))
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_tolerance_prefers_long_trainings():
+    early, late = [0.2, 0.50, 0.45, 0.48, 0.495], [0.1, 0.2, 0.3, 0.4, 0.492]
+    curves = fitted_with(np.stack([early, late, [np.nan] * 5], axis=1), [5, 5, 5])
+    found = select_best(curves, window=1)
+    assert (found.point, found.epochs, found.score) == (0, 2, 0.5)
+    found = select_best(curves, window=1, tolerance=0.02)
+    assert (found.point, found.epochs, found.score) == (0, 5, 0.495)
+    found = select_best(curves, window=1, tolerance=0.009)
+    assert (found.point, found.epochs, found.score) == (0, 2, 0.5)
+    assert found.best_epochs.tolist() == [2, 5, 0]
+    falling = fitted_with(np.array([[-0.1], [-0.101], [-0.3]]), [3])
+    assert select_best(falling, window=1, tolerance=0.02).epochs == 2
+    with raises(ValueError, match="`tolerance` must"):
+        select_best(curves, tolerance=-0.1)
+
+
 def test_a_metric_of_ones_own_does_not_pass_for_the_validation_score(quick):
     def own(task, params, model_state):
         return {"ndcg@20": jnp.sum(params["users"])}
