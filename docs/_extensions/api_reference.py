@@ -371,7 +371,7 @@ def process_bases(app: Sphinx, name: str, obj: Any, options: Any, bases: list[An
     """Shows public bases only, under their public paths."""
     del app, name, obj, options
     public = [public_paths().get((x.__module__, x.__qualname__)) for x in bases]
-    bases[:] = [f":class:`~{path}`" for path in public if path] or [":class:`object`"]
+    bases[:] = [f":class:`~{path}`" for path in public if path]
 
 
 def skip_member(
@@ -415,6 +415,8 @@ def describe(package: str, name: str) -> Iterator[str]:
     if inspect.isclass(obj):
         kind = "exception" if issubclass(obj, BaseException) else "class"
         yield from (f".. auto{kind}:: {path}", "   :members:")
+        if any((x.__module__, x.__qualname__) in public_paths() for x in obj.__bases__):
+            yield "   :show-inheritance:"
         if kind == "class":
             yield f"   :inherited-members: {', '.join(documented_bases(obj))}"
         yield ""
@@ -554,6 +556,15 @@ def link_names(app: Sphinx, doctree: nodes.document) -> None:
             parent.replace(node, pending_xref("", node.deepcopy(), refwarn=True, **options))
 
 
+def forget_private_names(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Removes the private paths that autodoc registers as further names of the same objects."""
+    del app
+    objects = env.domains.python_domain.objects
+    for name in [name for name in objects if "._" in name]:
+        del objects[name]
+    return []
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connects the extension."""
     for kind in ObjectDescription.__subclasses__():
@@ -562,6 +573,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
                 field.label = "Attributes"  # napoleon's fields of a section "Attributes"
     app.connect("source-read", expand)
     app.connect("doctree-read", link_names)
+    app.connect("env-updated", forget_private_names)
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-process-bases", process_bases)
     app.connect("autodoc-skip-member", skip_member)
