@@ -60,7 +60,7 @@ class PNS(Sampler):
 
     @classmethod
     def from_interactions(cls, train: Interactions, exponent: float = 0.75) -> "PNS":
-        """Returns weights :math:`pop_j^{exponent}` with popularity from interaction counts."""
+        r"""Returns weights :math:`\mathrm{pop}_j^{\mathrm{exponent}}`, popularity to a power."""
         return cls(jnp.asarray(train.item_counts, jnp.float32) ** exponent)
 
     def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Ids:

@@ -456,9 +456,12 @@ def group_of(package: str, module: str) -> str:
 def page(package: str) -> str:
     """Returns the Markdown of a package's reference."""
     groups: dict[str, list[str]] = {h: [] for h in GROUPS.get(package, {"": ""})}
-    for name, (module, _, _) in exports(package).items():
-        groups[group_of(package, module) if package in GROUPS else ""].append(name)
+    for exported, (module, _, _) in exports(package).items():
+        groups[group_of(package, module) if package in GROUPS else ""].append(exported)
     lines = ["```{eval-rst}", f".. automodule:: {package}", "```", ""]
+    name = package.partition(".")[2]
+    if (ROOT / "docs" / "guide" / f"{name}.md").exists():
+        lines += [f"The [user guide](../guide/{name}.md) has examples and advice.", ""]
     for heading, names in groups.items():
         if heading:
             lines += [f"## {heading}", ""]
