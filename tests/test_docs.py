@@ -61,11 +61,7 @@ each_package = pytest.mark.parametrize("package", EXAMPLES)
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in OTHERS.values() if blocks(page, "python", "pycon")],
-    ids=lambda page: page.stem,
-)
+@pytest.mark.parametrize("page", WITH_EXAMPLES.values(), ids=WITH_EXAMPLES)
 def test_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(data.DATASETS), mock.patch.dict(data.IMAGE_SETS):
@@ -254,7 +250,7 @@ def test_commands_of_a_page_are_accepted(page, line, tmp_path, monkeypatch):
         case ["python", file, *_]:
             assert Path(file).exists() or (ROOT / file).exists()
         case [program, *_]:
-            known = "cd git http pip pre-commit pyright pytest ruff sphinx-build uv .ci/run bash"
+            known = "cd git pip pre-commit pyright pytest ruff sphinx-build uv .ci/run bash"
             assert program in known.split()
 
 
