@@ -526,12 +526,20 @@ def link_external(
 
 
 def public_path(text: str, package: str) -> str | None:
-    """Returns the path of a public name in inline code, such as ``losses.bpr``, or None."""
-    name = text.removeprefix("crl_jax.")
-    for owner in (package, *PACKAGES):
-        prefix = "" if owner == package else f"{owner.removeprefix('crl_jax.')}."
-        if owner and name.startswith(prefix) and name.removeprefix(prefix) in exports(owner):
-            return f"{owner}.{name.removeprefix(prefix)}"
+    """Returns the path of a public name in inline code, or None.
+
+    The code may be a name such as ``losses.bpr``, a call, or an attribute of a class.
+    """
+    code = re.match(r"[\w.]+", text.removeprefix("crl_jax."))
+    parts = code[0].split(".") if code and re.fullmatch(r"[\w.]+(\(.*\))?", text) else []
+    for end in range(len(parts), 0, -1):
+        name = ".".join(parts[:end])
+        for owner in (package, *PACKAGES):
+            prefix = "" if owner == package else f"{owner.removeprefix('crl_jax.')}."
+            own = name.removeprefix(prefix)
+            if owner and name.startswith(prefix) and own in exports(owner):
+                whole = end == len(parts) or inspect.isclass(getattr(sys.modules[owner], own))
+                return f"{owner}.{own}" if whole else None
     return None
 
 
@@ -551,7 +559,7 @@ def link_names(app: Sphinx, doctree: nodes.document) -> None:
         if isinstance(parent, nodes.reference | nodes.title | pending_xref):
             continue
         is_cell = isinstance(parent.parent, nodes.entry)
-        is_word = "." not in text and "_" not in text and text.islower()
+        is_word = text.isalpha() and text.islower()
         path = None if is_word and not is_cell else public_path(text, package)
         if path is not None:
             node["classes"] += ["xref", "py"]
