@@ -20,7 +20,7 @@ from ._study import OnEntry, Runs, SearchResult, no_finite_score
 PHASE = "tune"
 _SHORT = 3
 """Ratio of the lengths of a complete training and of one of the first rung."""
-_MARGIN = 0.05
+_MARGIN = 0.04
 """Relative difference in validation scores below which the first space wins: noise is as large."""
 _TOLERANCE = 0.02
 """Relative difference in validation scores within which a longer training is selected."""
