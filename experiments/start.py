@@ -168,7 +168,8 @@ def _is_open(given: Mapping[str, str]) -> bool:
         for options in (LossOptions, SamplerOptions, EncoderOptions, ContrastOptions, TrainOptions)
         for name in fields(options)
     }
-    return not (of_training | {"mesh", "processes"}) & given.keys()
+    # A resumed run has its own configuration: the other flags only say where it goes on.
+    return "resume" in given or not (of_training | {"mesh", "processes"}) & given.keys()
 
 
 def _default_loss(given: Mapping[str, str]) -> str:

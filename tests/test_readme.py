@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from _helpers.pages import FRONT, ROOT, known_items, run

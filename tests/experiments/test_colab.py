@@ -95,9 +95,10 @@ def test_first_cell_leads_to_colab(notebook):
 
 def test_pages_that_it_names_are_there(notebook):
     text = "".join("".join(cell["source"]) for cell in notebook["cells"])
-    pages = re.findall(r"https://github\.com/crl-jax/crl_jax/blob/main/([^)]*)\)", text)
+    pages = re.findall(r"https://crl-jax\.github\.io/crl_jax/([^)#]*)\.html", text)
     assert pages
-    assert [page for page in pages if not (NOTEBOOK.parents[1] / page).exists()] == []
+    docs = NOTEBOOK.parents[1] / "docs"
+    assert [page for page in pages if not (docs / f"{page}.md").exists()] == []
 
 
 @pytest.mark.slow
