@@ -18,7 +18,7 @@ def advise_on_search(
     axes: Mapping[str, Sequence[float]],
     points: Sequence[Mapping[str, float]],
     choice: Selection,
-    max_epochs: int,
+    max_epochs: int | None,
     n_valid_users: int,
 ) -> Iterator[str]:
     """Yields a line for each limit of a search that its result has reached.
@@ -27,7 +27,7 @@ def advise_on_search(
       axes: Values of the sweep, by name; empty if only the number of epochs was searched.
       points: The points of the sweep.
       choice: The selected point and its number of epochs.
-      max_epochs: Maximum number of epochs.
+      max_epochs: Maximum number of epochs; None if the search prefers complete trainings.
       n_valid_users: Number of users with validation interactions.
     """
     for name, values in axes.items():
@@ -38,7 +38,7 @@ def advise_on_search(
                 f"The best {flag(name)}, {best:g}, is the {end} of the sweep: try {others} values, "
                 "if there are valid ones."
             )
-    if choice.epochs >= _LATE * max_epochs:
+    if max_epochs is not None and choice.epochs >= _LATE * max_epochs:
         yield (
             f"The best validation score came after {choice.epochs} of at most {max_epochs} epochs: "
             "raise --epochs, or --lr."

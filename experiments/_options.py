@@ -144,7 +144,7 @@ class TrainOptions:
     memory. With host, seeds that are trained together visit the interactions in the same order."""
     epochs: Annotated[int | None, COUNT] = 200
     """Maximum number of epochs, which the learning-rate schedule spans. None for that of 1.2
-    million interactions, but between 15 and 60."""
+    million interactions, but between 16 and 60."""
     patience: Annotated[int, COUNT] = 50
     """Number of epochs without a better validation score after which a run stops."""
     eval_every: Annotated[int, COUNT] = 1

@@ -415,7 +415,7 @@ class Recommend(Study[Config, Problem]):
             yield f"saved for use: a model trained on {named(saved)}"
         if problem.valid is not None:
             n_users = int(np.count_nonzero(problem.valid.degrees))
-            epochs = int(config.training.epochs or 0)
+            epochs = None if _halves(config) else int(config.training.epochs or 0)
             axes = SCHEMA.axes(config)
             for line in advise_on_search(axes, searched.points, choice, epochs, n_users):
                 yield f"hint: {line}"

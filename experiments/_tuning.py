@@ -1,6 +1,7 @@
 """Search of a sweep by successive halving, within a limit of time."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,7 +99,9 @@ def tune(
     owners = [space for space in spaces for _ in space.points]
     points = [point for space in spaces for point in space.points]
     protocol, longest = spaces[0].config.protocol, spaces[0].config.training.epochs
-    epochs = tuple(sorted({-(-longest // _SHORT), longest}))
+    # A multiple of the epochs between validations, since the rest would be a program of its own.
+    every = min(spaces[0].config.training.eval_every, longest)
+    epochs = tuple(sorted({min(every * math.ceil(longest / _SHORT / every), longest), longest}))
     seeds = np.arange(protocol.seed, protocol.seed + protocol.search_seeds)
     record = _Record(checkpoints / _FILE)
     index = count()

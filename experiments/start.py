@@ -23,7 +23,7 @@ AUTO = "auto"
 """The default loss: a choice among several on validation data."""
 _GENERIC = "bpr"
 """The loss whose defaults those of a user's own start from."""
-_SEEN, _EPOCHS = 1_200_000, (15, 60)
+_SEEN, _EPOCHS = 1_200_000, (16, 60)
 """Number of interactions that a training should visit, and the bounds of its epochs."""
 
 
@@ -285,8 +285,11 @@ def family_of(loss: str, similarity: str | None) -> Family:
 
 
 def default_epochs(n_interactions: int) -> int:
-    """Returns the number of epochs: that of 1.2 million interactions, but between 15 and 60."""
-    return min(max(math.ceil(_SEEN / n_interactions), _EPOCHS[0]), _EPOCHS[1])
+    """Returns the number of epochs: that of 1.2 million interactions, but between 16 and 60.
+
+    It is even, since a last validation after a single epoch would need a further compilation.
+    """
+    return min(max(2 * math.ceil(_SEEN / n_interactions / 2), _EPOCHS[0]), _EPOCHS[1])
 
 
 def _is_zero(text: str) -> bool:

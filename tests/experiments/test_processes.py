@@ -60,8 +60,8 @@ def check_job(ended, mesh):
 def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
     """The result equals that of one process, and is restored on another mesh."""
     flags = ["--data", str(ratings), *shlex.split(
-        "--valid-fraction 0 --batch-size 64 --dim 8 --encoder lightgcn --loss bayesian --epochs 3 --eval-every 1 "
-        "--checkpoint-seconds 0 --mesh data=2,table=4"
+        "--valid-fraction 0 --batch-size 64 --dim 8 --encoder lightgcn --loss bayesian --epochs 3 "
+        "--eval-every 1 --checkpoint-seconds 0 --mesh data=2,table=4"
     )]  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "two"
     jobs, said = run_job(recommend, *flags, "--out", str(two), second=["-c", KILLED])

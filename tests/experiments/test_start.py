@@ -91,8 +91,8 @@ def test_epochs_depend_on_the_data():
     """1.2 million interactions, within bounds."""
     assert default_epochs(100) == default_epochs(20_000) == 60
     assert default_epochs(40_000) == default_epochs(40_001) == 30
-    assert default_epochs(39_999) == 31
-    assert default_epochs(10**5) == default_epochs(10**9) == 15
+    assert default_epochs(39_999) == 32
+    assert default_epochs(10**5) == default_epochs(10**9) == 16
 
 
 def test_what_is_given_is_not_searched():
