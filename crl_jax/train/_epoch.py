@@ -147,12 +147,12 @@ def fits_batched(state: RunStates) -> bool:
     """Whether runs are faster batched, on the device that has their state.
 
     A CPU is busy with one large run, and its cache has no room for several; an accelerator is not
-    busy with one.
+    busy with one. A single run is not batched in any case.
     """
     leaves = jax.tree.leaves(state.state.params)
     size = sum(leaf.size // len(leaf) for leaf in leaves)
     (platform,) = {device.platform for device in leaves[0].devices()}
-    return platform != "cpu" or size < _CACHED
+    return platform != "cpu" or size < _CACHED or len(state.stopped) == 1
 
 
 def _over_runs(one: Callable[..., Any]) -> CompiledFunction:

@@ -141,7 +141,7 @@ def fit(
         placed["inputs"] = inputs._replace(task=task.shard(config.mesh))
         placed = replicate(config.mesh, placed)
     state = start_runs(**placed, static=static)
-    if config.mesh is None:
+    if config.mesh is None and not isinstance(optimizer, RowOptimizer):
         static = dataclasses.replace(static, one_by_one=not fits_batched(state))
     advance: Callable[..., Any] = partial(run_epochs, **placed, static=static)
     if isinstance(batches, HostBatches):

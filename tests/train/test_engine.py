@@ -206,6 +206,8 @@ def test_a_processor_trains_large_runs_one_by_one():
         state = jax.vmap(lambda seed, task=task: train.initial_state(task, SGD, seed))(runs["seed"])
         states = train._epoch.RunStates(state, (), jnp.zeros(3, bool))
         assert train._epoch.fits_batched(states) == want
+        single = jax.tree.map(lambda leaf: leaf[:1], states)
+        assert train._epoch.fits_batched(single)  # is not batched in any case
 
 
 def test_an_equal_call_compiles_nothing(compiled):
