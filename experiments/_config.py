@@ -40,6 +40,10 @@ class Config:
     output: options.OutputOptions = options.OutputOptions()
 
 
+TRAINING = "objective", "sampling", "encoding", "contrasting", "training"
+"""Sections whose flags belong to a training, and not to a baseline."""
+
+
 def _check(config: Config) -> None:
     is_searched = bool(config.protocol.tune) or config.objective.loss == "auto"
     check_search(config.protocol, is_searched)

@@ -12,7 +12,7 @@ import numpy as np
 from crl_jax import baselines, data, metrics, serving, train
 
 from ._baselines import cheap
-from ._config import SCHEMA, Config, EncoderOptions, anchor
+from ._config import SCHEMA, TRAINING, Config, EncoderOptions, anchor
 from ._problem import OnStage, Problem
 from ._program import flag
 from ._ranking import VALIDATION_K
@@ -21,9 +21,6 @@ from ._registry import filled
 from ._saved import RECOMMENDER, Model, save_model
 from ._study import OnEntry, SearchResult, no_finite_score, no_search
 from .fitted import COMPETITORS, MODELS, PREFIX, settle_model
-
-_TRAINING = "objective", "sampling", "encoding", "contrasting", "training"
-"""Sections of the configuration whose flags belong to a training."""
 
 
 class Fit(Recommend):
@@ -41,7 +38,7 @@ class Fit(Recommend):
         model, protocol, swept = config.encoding.model, config.protocol, tuple(SCHEMA.axes(config))
         given = [
             f"{flag(of.name)} {getattr(options, of.name)}"
-            for options, default in ((getattr(config, s), getattr(Config(), s)) for s in _TRAINING)
+            for options, default in ((getattr(config, s), getattr(Config(), s)) for s in TRAINING)
             for of in dataclasses.fields(default)
             if not of.name.startswith("model") and getattr(options, of.name) != of.default
         ]

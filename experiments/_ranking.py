@@ -1,4 +1,4 @@
-"""Training of recommenders: the settled options, and :func:`tasks.fit_ranking` with them."""
+"""Training of recommenders: the resolved options, and :func:`tasks.fit_ranking` with them."""
 
 from collections.abc import Callable
 from dataclasses import replace

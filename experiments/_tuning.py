@@ -99,7 +99,7 @@ def tune(
     owners = [space for space in spaces for _ in space.points]
     points = [point for space in spaces for point in space.points]
     protocol, longest = spaces[0].config.protocol, spaces[0].config.training.epochs
-    # A multiple of the epochs between validations, since the rest would be a program of its own.
+    # A multiple of the epochs between validations, since the rest would be a separate program.
     every = min(spaces[0].config.training.eval_every, longest)
     epochs = tuple(sorted({min(every * math.ceil(longest / _SHORT / every), longest), longest}))
     seeds = np.arange(protocol.seed, protocol.seed + protocol.search_seeds)
@@ -137,14 +137,15 @@ def tune(
             remove_checkpoint(path)
         return trained
 
-    losses = {own.names.get("loss") for own in owners}
+    labels = [own.names.get("loss") for own in owners]
+    n_losses = len({*labels})
     found = train.successive_halving(
         train_points,
         _groups(spaces),
         epochs,
-        labels=[own.names.get("loss") for own in owners],
+        labels=labels,
         minutes=protocol.tune or None,
-        keep=None if protocol.tune or len(losses) < 2 else len(losses),
+        keep=None if protocol.tune or n_losses < 2 else n_losses,
         done=record.trained,
     )
     if found.best is None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ._config import Config, ContrastOptions, EncoderOptions, LossOptions, SamplerOptions
+from ._config import TRAINING, Config, EncoderOptions, LossOptions, SamplerOptions
 from ._options import DataOptions, ProtocolOptions, TrainOptions
 from ._registry import settle
 from .fitted import BEST, TRAINED
@@ -163,11 +163,7 @@ def start(given: Mapping[str, str]) -> Config:
 
 def _is_open(given: Mapping[str, str]) -> bool:
     """Whether no flag belongs to a training, so that a baseline may be chosen."""
-    of_training = {
-        name.name
-        for options in (LossOptions, SamplerOptions, EncoderOptions, ContrastOptions, TrainOptions)
-        for name in fields(options)
-    }
+    of_training = {of.name for section in TRAINING for of in fields(getattr(Config(), section))}
     # A resumed run has its own configuration: the other flags only say where it goes on.
     return "resume" in given or not (of_training | {"mesh", "processes"}) & given.keys()
 
