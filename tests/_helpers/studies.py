@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 
+from _helpers.pages import DOCS
 from _helpers.refusals import raises
 from crl_jax import train
 from experiments._study_command import configure
@@ -17,8 +18,7 @@ RUN = "## The run directory"
 
 def page_of(module):
     """Returns the documentation of a command."""
-    name = Path(module.__file__).parent.name
-    return (Path(__file__).parents[2] / "docs" / "modalities" / f"{name}.md").read_text()
+    return (DOCS / "modalities" / f"{Path(module.__file__).parent.name}.md").read_text()
 
 
 def commands_of(text, name):
