@@ -77,6 +77,14 @@ _PAIRWISE = (
     Variant({"lr": 1.5e-3}, {"weight_decay": _MORE_L2}),
     Variant({"dim": 32}, {"weight_decay": _MORE_L2}),
 )
+# The propagation averages over neighbours, so that a smaller L2 penalty suffices.
+_GRAPH_L2 = (0.003, 0.01, 0.03, 0.06)
+_GRAPH = replace(_INNER, weight_decay=0.01)
+_GRAPH_PAIRWISE = (
+    Variant({}, {"weight_decay": (*_GRAPH_L2, 0.001)}),
+    Variant({"layers": 2}, {"weight_decay": (*_GRAPH_L2, 0.001)}),
+    Variant({"lr": 5e-3}, {"weight_decay": _GRAPH_L2}),
+)
 _HEAT = (0.12, 0.2, 0.35, 0.65, 1.2)
 FAMILIES: Mapping[str, Family] = {
     "pairwise": Family(_INNER, search={"weight_decay": _L2}, variants=_PAIRWISE),
@@ -108,14 +116,37 @@ FAMILIES: Mapping[str, Family] = {
         search={"weight_decay": _L2},
         variants=_PAIRWISE,
     ),
+    "lightgcn-pairwise": Family(
+        _GRAPH, search={"weight_decay": _GRAPH_L2}, variants=_GRAPH_PAIRWISE
+    ),
+    "lightgcn-bpr": Family(
+        _GRAPH, n_neg=5, search={"weight_decay": _GRAPH_L2}, variants=_GRAPH_PAIRWISE
+    ),
+    "lightgcn-softmax": Family(
+        _GRAPH,
+        sampler="shared",
+        n_neg=128,
+        n_neg_of_anchor=5,
+        temperature=0.5,
+        search={"temperature": (0.5, 1.0), "weight_decay": (0.001, 0.01)},
+        variants=(
+            Variant({}, {"temperature": (0.5, 1.0), "weight_decay": _GRAPH_L2[:2]}),
+            Variant({"layers": 2}, {"temperature": (0.5, 1.0), "weight_decay": (0.001, 0.01)}),
+            Variant(
+                {"similarity": "cosine", "layers": 2, "min_score": -1.0, "weight_decay": 0.0},
+                {"temperature": (0.12, 0.2, 0.35)},
+            ),
+            Variant({"lr": 5e-3}, {"weight_decay": (0.001, 0.01)}),
+        ),
+    ),
     "cosine": Family(
         _TRAINING, variants=(Variant({}, {"lr": (1e-3, 3e-3, 6e-3)}), Variant({"dim": 32}, {}))
     ),
 }
 _OF_COSINES = {"min_score": -1.0, "n_pos": 0}
 """Hyper-parameters of losses of cosines."""
-_LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 5e-3}
-"""Each step of LightGCN propagates over the whole graph: fewer and narrower steps."""
+_LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 1e-2}
+"""Each step of LightGCN propagates over the whole graph: fewer, narrower and larger steps."""
 _FIRST = 2
 """Number of losses among which ``--loss auto`` chooses without ``--tune``."""
 
@@ -127,7 +158,7 @@ def start(given: Mapping[str, str]) -> Config:
       given: Values of the flags, by field; only the choices matter.
     """
     loss = given.get("loss") or _default_loss(given)
-    family = family_of(loss, given.get("similarity"))
+    family = family_of(loss, given.get("similarity"), given.get("encoder"))
     sampler = given.get("sampler", family.sampler)
     n_neg = family.n_neg
     if sampler in SAMPLERS and n_neg is not None and sampler != family.sampler:
@@ -201,7 +232,8 @@ def spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
         for loss in losses:
             own, given = merged(config, loss), {*config.protocol.keep}
             similarity = config.encoding.similarity if "similarity" in given else None
-            found.append((_swept(own, family_of(loss, similarity).search), {"loss": loss}))
+            family = family_of(loss, similarity, own.encoding.encoder)
+            found.append((_swept(own, family.search), {"loss": loss}))
         for loss in objective.candidates[:_FIRST] if config.protocol.tune else ():
             others = _variants(merged(config, loss))[1:]
             found += [(made, {"loss": loss, **settings}) for made, settings in others]
@@ -211,7 +243,8 @@ def spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
 
 def _variants(config: Config) -> list[tuple[Config, dict[str, Any]]]:
     """Returns the variants of a loss that change no number that a flag sets."""
-    variants = family_of(config.objective.loss, config.encoding.similarity).variants
+    encoding = config.encoding
+    variants = family_of(config.objective.loss, encoding.similarity, encoding.encoder).variants
     return [
         (_swept(_changed(config, each.settings), each.sweep), dict(each.settings))
         for each in variants
@@ -274,9 +307,20 @@ def merged(config: Config, loss: str) -> Config:
     return replace(config, objective=own.objective, **sections)
 
 
-def family_of(loss: str, similarity: str | None) -> Family:
-    """Returns the defaults of a loss, with the similarity that is given, if any."""
-    name = OBJECTIVES[loss].start if loss in OBJECTIVES else "pairwise"
+def family_of(loss: str, similarity: str | None, encoder: str | None) -> Family:
+    """Returns the defaults of a loss, with the similarity and the encoder that are given, if any.
+
+    Softmax losses take cosines with matrix factorisation, and inner products with LightGCN unless
+    the loss is defined for cosines.
+    """
+    objective = OBJECTIVES.get(loss)
+    name = "pairwise" if objective is None else objective.start
+    if encoder == "lightgcn":
+        if name in ("pairwise", "bpr"):
+            return FAMILIES[f"lightgcn-{name}"]
+        cosines = similarity or (objective.similarity if objective else None)
+        if name == "softmax" and cosines != "cosine":
+            return FAMILIES["lightgcn-softmax"]
     return FAMILIES["softmax-inner" if (name, similarity) == ("softmax", "inner") else name]
 
 

@@ -87,6 +87,15 @@ def test_a_given_prior_is_not_the_density(ratings):
     assert config.objective.tau_plus is None
 
 
+def test_lightgcn_takes_inner_products_unless_the_loss_is_of_cosines():
+    for loss, similarity in (("info_nce", None), ("hard", None), ("bsl", "cosine")):
+        config = configured(f"--loss {loss} --encoder lightgcn")
+        assert config.encoding.similarity == similarity
+        assert ("weight_decay" in swept(config)[0]) == (similarity is None)
+    config = configured("--loss info_nce --encoder lightgcn --similarity cosine")
+    assert swept(config) == [{"temperature"}]
+
+
 def test_epochs_depend_on_the_data():
     """1.2 million interactions, within bounds."""
     assert default_epochs(100) == default_epochs(20_000) == 60
@@ -100,6 +109,8 @@ def test_what_is_given_is_not_searched():
     assert swept(configured("--loss info_nce --temperature 0.5")) == [set()]
     assert swept(configured("--loss bpr --weight-decay 0.1")) == [set()]
     assert swept(configured("--loss bpr --lr 0.1")) == [{"weight_decay"}]
+    graph = configured("--loss info_nce --encoder lightgcn --weight-decay 0.1")
+    assert swept(graph) == [{"temperature"}]
     config = configured("--loss info_nce --sweep lr=1e-3,1e-2")
     assert (config.protocol.sweep, config.protocol.search) == (("lr=1e-3,1e-2",), "grid")
     assert swept(configured("--loss info_nce --tune 0")) == [set()]
