@@ -1,10 +1,12 @@
-"""Binary search in sorted rows."""
+"""Binary search in sorted rows, and ranks of scores by sorting."""
 
+from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Num
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from ._checks import is_static
 
@@ -40,7 +42,7 @@ def search_rows(
         return jnp.where(go_right, middle + 1, left), jnp.where(go_right, right, middle)
 
     bounds = jnp.broadcast_to(low, query.shape), jnp.broadcast_to(high, query.shape)
-    return jax.lax.fori_loop(0, rounds, halve, bounds)[0]
+    return lax.fori_loop(0, rounds, halve, bounds)[0]
 
 
 def rows_contain(
@@ -56,19 +58,82 @@ def rows_contain(
     return (index < jnp.broadcast_to(high, query.shape)) & found
 
 
-def count_below(scores: Array, thresholds: Array, side: Literal["left", "right"]) -> Array:
+def count_below(
+    scores: Num[Array, "*batch n"],
+    thresholds: Num[Array, "*batch k"],
+    side: Literal["left", "right"],
+) -> Int[Array, "*batch k"]:
     """Number of scores per row below (``"left"``) or at most (``"right"``) each threshold.
 
     NaN sorts last, so that NaN scores are never counted; the count for a NaN threshold is
     meaningless.
     """
-    n = scores.shape[-1]
-
-    def row(scores: Array, thresholds: Array) -> Array:
-        if is_static(n):
-            return jnp.searchsorted(jnp.sort(scores), thresholds, side=side)
-        ends = jnp.int32(0), jnp.asarray(n, jnp.int32)
-        return search_rows(jnp.sort(scores), thresholds, *ends, rounds=31, side=side)
-
     rows = scores.reshape(-1, scores.shape[-1]), thresholds.reshape(-1, thresholds.shape[-1])
-    return jax.vmap(row)(*rows).reshape(thresholds.shape).astype(jnp.int32)
+    counts = _count_rows(*rows, side=side)
+    return counts.reshape(thresholds.shape)
+
+
+@partial(jax.jit, static_argnames="side")
+def _count_rows(scores: Array, thresholds: Array, side: Literal["left", "right"]) -> Array:
+    # Each step of a search is a gather, which accelerators process element by element.
+    return lax.platform_dependent(
+        scores,
+        thresholds,
+        cpu=jax.vmap(partial(_count_by_search, side=side)),
+        default=partial(_count_by_merging, side=side),
+    )
+
+
+def _count_by_search(
+    scores: Array, thresholds: Array, *, side: Literal["left", "right"]
+) -> Int[Array, "k"]:
+    n = scores.shape[0]
+    if is_static(n):
+        counts = jnp.searchsorted(jnp.sort(scores), thresholds, side=side)
+    else:
+        ends = jnp.int32(0), jnp.asarray(n, jnp.int32)
+        counts = search_rows(jnp.sort(scores), thresholds, *ends, rounds=31, side=side)
+    return counts.astype(jnp.int32)
+
+
+def _count_by_merging(
+    scores: Array, thresholds: Array, *, side: Literal["left", "right"]
+) -> Int[Array, "rows k"]:
+    """Sorts scores and thresholds together, counts scores up to each position, sorts back."""
+    n, k = scores.shape[1], thresholds.shape[1]
+    # The sort is stable: scores that tie with a threshold are counted if they come before it.
+    right = side == "right"
+    both = jnp.concatenate([scores, thresholds] if right else [thresholds, scores], axis=1)
+    _, position = lax.sort((both, _positions(both)), num_keys=1)
+    is_score = position < n if right else position >= k
+    counts = _sort_back(position, jnp.cumsum(is_score, axis=1, dtype=jnp.int32))
+    return counts[:, n:] if right else counts[:, :k]
+
+
+def ranks_by_sorting(scores: Float[Array, "rows n"]) -> Int[Array, "rows n"]:
+    """Number of scores in the row that are at most each score; 0 for a NaN, which never counts.
+
+    Two sorts and a scan, without gather and scatter.
+    """
+    position = _positions(scores)
+    ordered, order = lax.sort((scores, position), num_keys=1, is_stable=False)
+    # Ties share the rank of their last position; -0 equals 0 in the sort, too.
+    last = jnp.concatenate(
+        [ordered[:, 1:] != ordered[:, :-1], jnp.ones_like(ordered[:, :1], bool)], axis=1
+    )
+    n = jnp.asarray(scores.shape[1], jnp.int32)
+    rank = lax.cummin(jnp.where(last, position + 1, n), axis=1, reverse=True)
+    return jnp.where(jnp.isnan(scores), 0, _sort_back(order, rank))
+
+
+def _positions(rows: Num[Array, "rows n"]) -> Int[Array, "rows n"]:
+    """Column index of each element."""
+    # Computed from the rows, to vary over the same mesh axes in shard_map.
+    return jnp.zeros_like(rows, jnp.int32) + lax.broadcasted_iota(jnp.int32, (1, rows.shape[1]), 1)
+
+
+def _sort_back(
+    position: Int[Array, "rows n"], values: Int[Array, "rows n"]
+) -> Int[Array, "rows n"]:
+    """Moves each value to its position in the row."""
+    return lax.sort((position, values), num_keys=1, is_stable=False)[1]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.exported import exported
+from _helpers.platforms import forms_for, lowered_for
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,13 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 # One row length per algorithm: fused, in blocks that do and do not fit, sorted. The network
 # pads a row to a power of 2.
-LENGTHS = {"pairs": [1, 32, 33, 64], "sort": [1, 33], "network": [1, 32, 33]}
+LENGTHS = {
+    "pairs": [1, 32, 33, 64],
+    "sort": [1, 33],
+    "network": [1, 32, 33],
+    "fused on TPUs": [33],
+    "two sorts on TPUs": [1, 33],
+}
 each_length = pytest.mark.parametrize(
     ("way", "n"), [(way, n) for way in LENGTHS for n in LENGTHS[way]], indirect=["way"]
 )
@@ -28,19 +35,13 @@ each_way = pytest.mark.parametrize("way", LENGTHS, indirect=True)
 
 @pytest.fixture
 def way(request, monkeypatch):
-    if request.param != "pairs":
-        monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS", 0)
-        monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS_OF_FEW", 0)
+    on = "tpu" if request.param.endswith("TPUs") else "cpu"
+    if request.param in ("sort", "network", "two sorts on TPUs"):
+        for limit in ("FUSED", "ALL_PAIRS", "ALL_PAIRS_OF_FEW", "ALL_PAIRS_ON_TPU"):
+            monkeypatch.setattr(_ranks, f"_LARGEST_{limit}", 0)
         monkeypatch.setattr(_ranks, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
-        _forget()  # clear programs compiled with other limits
-    yield
-    if request.param != "pairs":
-        _forget()
-
-
-def _forget():
-    for compiled in (_ranks._ranks_by_pairs, _ranks._ranks_by_sorting):
-        compiled.clear_cache()
+    with forms_for(on, _ranks._ranks_of_rows):
+        yield request.param
 
 
 binned = jax.jit(
@@ -197,6 +198,34 @@ def test_a_histogram_of_extremes():
     np.testing.assert_array_equal(slope(scores), 0)
     with raises(ValueError, match="`bins` must be positive, got 0"):
         stats.binned_ecdf(scores, bins=0)
+
+
+@pytest.mark.parametrize("form", [_ranks._count_by_scatter, _ranks._count_by_products])
+@pytest.mark.parametrize("bins", [1, 8, 100])
+def test_counts_of_bins(form, bins):
+    """Also of more scores in a bin than bfloat16 represents exactly."""
+    rng = np.random.default_rng(bins)
+    bin_ = np.minimum(rng.integers(0, 2 * bins, (3, 1500)), bins - 1).astype(np.int32)
+    valid = rng.random(bin_.shape) < 0.8
+    inside, below = jax.jit(partial(form, bins=bins))(jnp.asarray(bin_), jnp.asarray(valid))
+    for row, keep, got_inside, got_below in zip(bin_, valid, inside, below, strict=True):
+        counts = np.bincount(row[keep], minlength=bins)
+        np.testing.assert_array_equal(got_inside, counts[row])
+        np.testing.assert_array_equal(got_below, (np.cumsum(counts) - counts)[row])
+
+
+def test_no_gather_and_no_scatter_on_accelerators():
+    scores = jnp.zeros((4, 600))
+    binned_ranks = partial(stats.binned_ranks, bins=64)
+    assert "scatter" in lowered_for("cuda", binned_ranks, scores)
+    for platform, function in (
+        ("tpu", binned_ranks),
+        ("tpu", stats.ranks),
+        ("cuda", stats.ranks),
+    ):
+        text = lowered_for(platform, function, scores)
+        assert "gather" not in text
+        assert "scatter" not in text
 
 
 def test_shape_error_names_the_argument():

@@ -1,0 +1,96 @@
+"""Counts and ranks by sorting and searching against explicit comparisons."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.exported import exported
+from _helpers.platforms import forms_for, lowered_for
+from jax.sharding import PartitionSpec as P
+
+from crl_jax import _search
+from crl_jax._search import count_below, ranks_by_sorting
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+VALUES = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 3e38, -3e38, np.inf, -np.inf, np.nan], np.float32)
+
+
+@pytest.fixture(params=["cpu", "tpu"])
+def platform(request):
+    with forms_for(request.param, _search._count_rows):
+        yield request.param
+
+
+def drawn(shape, seed=0):
+    return np.random.default_rng(seed).choice(VALUES, shape)
+
+
+def counted(scores, thresholds, side):
+    compare = np.less if side == "left" else np.less_equal
+    return compare(scores[..., None, :], thresholds[..., :, None]).sum(-1)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("n", "k"), [(40, 7), (1, 30)])
+def test_scores_below_thresholds(platform, side, n, k):
+    scores, thresholds = drawn((2, 3, n)), drawn((2, 3, k), seed=1)
+    got = count_below(jnp.asarray(scores), jnp.asarray(thresholds), side)
+    assert got.dtype == jnp.int32
+    known = ~np.isnan(thresholds)
+    np.testing.assert_array_equal(got[known], counted(scores, thresholds, side)[known])
+
+
+@pytest.mark.usefixtures("platform")
+def test_thresholds_in_half_precision_and_under_vmap():
+    scores, thresholds = (
+        jax.random.normal(jax.random.key(i), (5, n), jnp.bfloat16) for i, n in ((0, 60), (1, 9))
+    )
+    got = jax.vmap(partial(count_below, side="right"))(scores, thresholds)
+    want = counted(np.float32(scores), np.float32(thresholds), "right")
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_ranks_by_sorting(dtype):
+    scores = np.concatenate([drawn((6, 50)), np.full((6, 1), np.nan)], axis=1)
+    scores[5] = np.nan
+    want = np.where(np.isnan(scores), 0, counted(scores, scores, "right"))
+    got = jax.jit(ranks_by_sorting)(jnp.asarray(scores, dtype))
+    np.testing.assert_array_equal(got, want)  # 3e38 is finite in bfloat16, too
+
+
+def test_sorts_of_values_that_vary_over_a_mesh():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    scores, thresholds = drawn((4, 40)), np.array([[0, 1], [-1, 5], [0.5, -5], [9, 0]], np.float32)
+
+    def both(scores, thresholds):
+        return ranks_by_sorting(scores), _search._count_by_merging(scores, thresholds, side="left")
+
+    ranks, counts = jax.shard_map(both, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(
+        jnp.asarray(scores), jnp.asarray(thresholds)
+    )
+    want = np.where(np.isnan(scores), 0, counted(scores, scores, "right"))
+    np.testing.assert_array_equal(ranks, want)
+    np.testing.assert_array_equal(counts, counted(scores, thresholds, "left"))
+
+
+@pytest.mark.usefixtures("platform")
+def test_symbolic_sizes():
+    scores, thresholds = drawn((3, 40)), np.array([[0, 1], [-1, 5], [0.5, -5]], np.float32)
+    count = exported(partial(count_below, side="right"), scores, thresholds, b=3, n=40, k=2)
+    got = count.call(scores, thresholds)
+    np.testing.assert_array_equal(got, counted(scores, thresholds, "right"))
+
+
+def test_accelerators_neither_gather_nor_scatter():
+    scores, thresholds = jnp.zeros((4, 600)), jnp.zeros((4, 9))
+    count = partial(count_below, side="left")
+    assert "gather" in lowered_for("cpu", count, scores, thresholds)
+    for platform in ("cuda", "tpu"):
+        text = lowered_for(platform, count, scores, thresholds)
+        assert "stablehlo.sort" in text
+        assert "gather" not in text
+        assert "scatter" not in text
