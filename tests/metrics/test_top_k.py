@@ -1,9 +1,12 @@
 """top_k against a stable NumPy sort, on both of its routes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.platforms import forms_for, lowered_for
 from _helpers.refusals import raises
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -80,6 +83,17 @@ def test_half_precision_batches_and_transformations(n):
         jax.vmap(lambda s: top_k(s, 9))(scores),
     ):
         jax.tree.map(np.testing.assert_array_equal, other, got)
+
+
+def test_long_rows_take_one_stage_on_a_tpu():
+    scores = np.random.default_rng(0).choice(np.float32([0, -0.0, 1, -np.inf]), (3, 5003))
+    with forms_for("tpu", module._select_from_long_rows):
+        check(top_k(jnp.asarray(scores), 17), scores, 17)
+        spoilt = jnp.asarray(scores).at[1, 9].set(jnp.nan)
+        assert np.isnan(top_k(spoilt, 17)[0]).all(1).tolist() == [False, True, False]
+    select = partial(top_k, k=17)
+    assert "gather" in lowered_for("cpu", select, scores)
+    assert "gather" not in lowered_for("tpu", select, scores)
 
 
 @pytest.mark.parametrize("k", [0, 6])
