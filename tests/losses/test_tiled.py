@@ -216,6 +216,14 @@ def test_without_ids_rows_of_other_devices_are_others():
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("n", "rows"), [(2**12, 512), (2**17, 32)])
+def test_default_tiles(n, rows):
+    """About 2 million scores, and at least 32 anchors."""
+    z = jax.ShapeDtypeStruct((n, 2), jnp.float32)
+    tiled = partial(losses.tiled_tower_loss, losses.info_nce, temperature=0.5)
+    assert f"f32[{rows},{n}]" in str(jax.make_jaxpr(tiled)(z, z))
+
+
 def test_what_does_not_fit_is_named():
     x, y = embeddings(4)
     with refused("z2", " must have shape"):
