@@ -26,9 +26,9 @@ _LARGEST_FUSED = 32
 _BLOCK = 16
 # Longest row for all pairs on TPUs: for a TPU v5e the compiler states 0.34 million cycles for 2,048
 # rows of 128 and 10.6 for 256 rows of 2,048, but 0.05 for what surrounds two sorts of either, whose
-# own cycles it does not state (nothing was measured on a TPU). On an H100 (JAX 0.11.2) two sorts of
-# 1,024 rows of 128 take 0.11 ms, all pairs 0.19, sort and search 0.23; in rows of 512 they take
-# 0.12, 2.1 and 0.44 ms.
+# own cycles it does not state (nothing was measured on a TPU). On an H100 (JAX 0.11.2) 1,024 rows
+# of 128 take 0.11 ms by two sorts, 0.19 by all pairs and 0.23 by sort and search, 256 rows of 2,048
+# take 0.20, 3.0 and 0.49, and 512 rows of 65,536 take 5.9 by two sorts and 10.6 by search.
 _LARGEST_ALL_PAIRS_ON_TPU = 128
 # Base of the lower digit of a bin in :func:`_count_by_products`. For rows of 16,384 scores on a TPU
 # v5e the compiler states the fewest cycles for 8: a tenth of those for 4, half of those for 32.
