@@ -1,5 +1,6 @@
 """Device mesh axes and sharding helpers."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,6 +22,23 @@ def mesh_axis(mesh: Mesh, name: str) -> str | None:
 def axis_size(mesh: Mesh | None, name: str) -> int:
     """Number of shards along a mesh axis; 1 without the axis or without a mesh."""
     return 1 if mesh is None else mesh.shape.get(name, 1)
+
+
+def row_axes(mesh: Mesh | None, *, spread: bool = True) -> tuple[str, ...]:
+    """Mesh axes over which the rows of a table are sharded; none without an axis ``table``.
+
+    Row updates send the rows of a batch only, so with ``spread`` the rows are sharded over all
+    axes, unless the axis ``table`` has one device. Otherwise they are sharded along ``table`` and
+    replicated along ``data``.
+    """
+    if mesh is None or TABLE not in mesh.shape:
+        return ()
+    return tuple(mesh.shape) if spread and mesh.shape[TABLE] > 1 else (TABLE,)
+
+
+def row_parts(mesh: Mesh, *, spread: bool = True) -> int:
+    """Number of shards of the rows of a table, see :func:`row_axes`."""
+    return math.prod(mesh.shape[name] for name in row_axes(mesh, spread=spread))
 
 
 def filled(

@@ -133,7 +133,8 @@ def fit(
     inputs = Inputs(task, optimizer, arrays, device_hooks)
     update_size = config.batch_size * config.accumulate
     n_updates = None if batches.n is None else -(-batches.n // update_size)
-    sharding = None if config.mesh is None else Sharding.from_task(config.mesh, task)
+    mesh = config.mesh
+    sharding = None if mesh is None else Sharding.from_task(mesh, task, optimizer)
     static = StaticInputs(config, tuple(swept), n_updates, sharding)
     runs = {name: jnp.asarray(value) for name, value in run_params.items()}
     placed = {"runs": runs, "inputs": inputs}

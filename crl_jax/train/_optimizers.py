@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from . import rows
+from .rows._sharded import pack_sharded, unpack_sharded, unpacked_table_sharded
 
 Rule = Callable[[Any, Any], optax.GradientTransformation]
 """``rule(learning_rate, weight_decay)`` returns an Optax transformation. It is called while
@@ -206,12 +207,34 @@ class RowOptimizer(ScheduledOptimizer):
         self, params: Any, state: Any, step: Int[Array, ""], mesh: Mesh | None = None
     ) -> tuple[Any, Any]:
         """Applies the pending lazy updates of all rows before a step; on a mesh if given."""
+        flush = partial(rows.flush_lazy_updates_sharded, mesh, self.row_rule, step=step)
+        return _per_table(flush, params, state)
+
+    def pack(self, params: Any, state: Any, mesh: Mesh | None = None) -> tuple[Any, Any]:
+        """Packs the tables for steps on a TPU; see :mod:`crl_jax.train.rows._packed`."""
+        return _per_table(partial(pack_sharded, mesh), params, state)
+
+    def unpack(
+        self, params: Any, state: Any, into: tuple[Any, Any], mesh: Mesh | None = None
+    ) -> tuple[Any, Any]:
+        """Inverse of :meth:`pack`, whose arguments are ``into``."""
+        return _per_table(
+            lambda table, state, *old: unpack_sharded(mesh, table, state, (old[0], old[1])),
+            params, state, *into,
+        )  # fmt: skip
+
+    def unpacked_params(self, params: Any, state: Any, mesh: Mesh | None = None) -> Any:
+        """Parameters, of packed or other tables."""
         tables, tree = jax.tree.flatten(params)
-        flush = partial(rows.flush_lazy_updates_sharded, mesh) if mesh else rows.flush_lazy_updates
-        states = tree.flatten_up_to(state)
-        flushed = [flush(self.row_rule, *table, step) for table in zip(tables, states)]
-        params, state = (tree.unflatten(column) for column in zip(*flushed))
-        return params, state
+        unpacked = partial(unpacked_table_sharded, mesh)
+        return tree.unflatten(map(unpacked, tables, tree.flatten_up_to(state)))
+
+
+def _per_table(function: Callable[..., tuple[Any, Any]], params: Any, *trees: Any) -> Any:
+    """Calls ``function`` on each table and what belongs to it; returns parameters and state."""
+    tables, tree = jax.tree.flatten(params)
+    results = map(function, tables, *map(tree.flatten_up_to, trees))
+    return tuple(tree.unflatten(column) for column in zip(*results))
 
 
 @pytree_dataclass

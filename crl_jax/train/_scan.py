@@ -122,8 +122,11 @@ def run_steps(
         ctx = StepContext(jax.random.fold_in(each.key, 3), epoch, progress, each.where, each.n)
         if config.draw_batches > 1 or is_row:
             params = state.params
+            if isinstance(optimizer, RowOptimizer):
+                params = optimizer.unpacked_params(params, state.opt_state, config.mesh)
             if is_row and config.mesh is not None:
-                params = Sharding.from_task(config.mesh, task).unpad(params, n_batch_axes=0)
+                sharding = Sharding.from_task(config.mesh, task, optimizer)
+                params = sharding.unpad(params, n_batch_axes=0)
             batch, model_state = task.complete_batch(params, state.model_state, batch, ctx)
             state = state._replace(model_state=model_state)
         if config.draw_batches > 1:
@@ -140,8 +143,24 @@ def run_steps(
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
     draw_ahead = len(steps.indices) * size <= _MAX_DRAWN_AHEAD
     batches = jax.vmap(draw)(steps.key, steps.indices, steps.data) if draw_ahead else None
+
+    def scan(state: State, inputs: Any) -> tuple[State, dict[str, Array]]:
+        return jax.lax.scan(draw_and_update, state, inputs)
+
+    def scan_packed(state: State, inputs: Any) -> tuple[State, dict[str, Array]]:
+        assert isinstance(optimizer, RowOptimizer)
+        tables = state.params, state.opt_state
+        params, opt_state = optimizer.pack(*tables, config.mesh)
+        state, sums = scan(state._replace(params=params, opt_state=opt_state), inputs)
+        params, opt_state = optimizer.unpack(state.params, state.opt_state, tables, config.mesh)
+        return state._replace(params=params, opt_state=opt_state), sums
+
     with use_batch_mesh(config.mesh):
-        state, sums = jax.lax.scan(draw_and_update, state, (batches, steps))
+        inputs = batches, steps
+        if is_row:
+            state, sums = jax.lax.platform_dependent(state, inputs, tpu=scan_packed, default=scan)
+        else:
+            state, sums = scan(state, inputs)
     return state, jax.tree.map(lambda x: jnp.sum(x) / jnp.sum(steps.n), sums)
 
 
@@ -255,10 +274,9 @@ def _row_update(
     ctx: StepContext,
 ) -> tuple[State, _Sums]:
     """Update with the gradient of the rows that the batch reads."""
-    rule, gather, scatter = optimizer.row_rule, rows.gather, rows.scatter
-    if config.mesh is not None:
-        gather = partial(rows.gather_sharded, config.mesh)
-        scatter = partial(rows.scatter_sharded, config.mesh)
+    rule = optimizer.row_rule
+    gather = partial(rows.gather_sharded, config.mesh)
+    scatter = partial(rows.scatter_sharded, config.mesh)
     if config.batch_size == 1:
         # XLA turns gathers and scatters of one row into slices and copies whole tables to
         # avoid aliasing. A second, masked example keeps the updates in place.
@@ -272,6 +290,7 @@ def _row_update(
     grads, model_state, metrics = _gradient(task, tree.unflatten, state, values, relocated, ctx)
     scattered = [scatter(rule, *each, state.step) for each in zip(tables, states, gathered, grads)]
     params, opt_state = (tree.unflatten(column) for column in zip(*scattered))
-    model_state = task.after_update(params, model_state)
+    unpacked = optimizer.unpacked_params(params, opt_state, config.mesh)
+    model_state = task.after_update(unpacked, model_state)
     after = State(state.step + 1, state.key, params, opt_state, model_state)
     return after, _sums(metrics, ctx.n)

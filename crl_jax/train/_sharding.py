@@ -14,7 +14,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from .._mesh import TABLE, axis_size, filled
+from .._mesh import TABLE, filled, row_axes, row_parts
+from ._optimizers import AnyOptimizer, RowOptimizer
 from ._task import Task
 
 KeyPath = tuple[Any, ...]
@@ -22,7 +23,10 @@ KeyPath = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Sharding:
-    """Sharding of state trees: tables by row along the axis ``table``, all else replicated.
+    """Sharding of state trees: tables by row, all else replicated.
+
+    The rows are sharded along the axis ``table`` of the mesh, and over all axes with a
+    :class:`RowOptimizer`, see :func:`crl_jax._mesh.row_axes`.
 
     A leaf is sharded with a table if its path contains the table's path and its number of rows is
     that of the table. This covers optimizer moments and copies of the parameters in hooks.
@@ -33,9 +37,10 @@ class Sharding:
 
     mesh: Mesh
     rows: tuple[tuple[KeyPath, int], ...]  # path and number of rows of each sharded table
+    spread: bool = False  # over all axes of the mesh
 
     @classmethod
-    def from_task(cls, mesh: Mesh, task: Task) -> "Sharding":
+    def from_task(cls, mesh: Mesh, task: Task, optimizer: AnyOptimizer) -> "Sharding":
         """Shards the tables of ``task`` if the mesh has an axis for them."""
         if TABLE not in mesh.shape:
             return cls(mesh, ())
@@ -50,15 +55,25 @@ class Sharding:
                 f"`table_paths` must be paths of parameters, which are {sorted(leaves)}, "
                 f"got {missing}."
             )
-        return cls(mesh, tuple(leaves[path] for path in task.table_paths()))
+        tables = tuple(leaves[path] for path in task.table_paths())
+        return cls(mesh, tables, isinstance(optimizer, RowOptimizer))
+
+    @property
+    def parts(self) -> int:
+        """Number of shards of each table."""
+        return row_parts(self.mesh, spread=self.spread)
+
+    def shardings(self, tree: Any, n_batch_axes: int = 1) -> Any:
+        """Returns the sharding of each leaf of run states."""
+        return self._map(lambda leaf, n, sharding: sharding, tree, n_batch_axes)
 
     def pad(self, runs: Any) -> Any:
         """Pads the tables of run states; inside a compiled call."""
-        return self._map(partial(_resize, padded=True), runs)
+        return self._map(partial(_resize, self.parts), runs)
 
     def unpad(self, tree: Any, n_batch_axes: int = 1) -> Any:
         """Removes the padding inside a compiled call; ``n_batch_axes`` is 0 for a single run."""
-        return self._map(partial(_resize, padded=False), tree, n_batch_axes)
+        return self._map(partial(_resize, None), tree, n_batch_axes)
 
     def replicate(self, tree: Any) -> Any:
         """Constrains arrays to be replicated; inside a compiled call."""
@@ -78,7 +93,7 @@ class Sharding:
         """Pads unpadded run states and transfers them to the devices."""
 
         def put(leaf: Any, n: int, sharding: NamedSharding) -> Any:
-            return _put(filled(leaf, axis_size(self.mesh, TABLE), 1) if n else leaf, sharding)
+            return _put(filled(leaf, self.parts, 1) if n else leaf, sharding)
 
         return self._map(put, runs)
 
@@ -87,14 +102,15 @@ class Sharding:
     ) -> Any:
         def one(path: KeyPath, leaf: Any) -> Any:
             n = self._table_rows(path, leaf, n_batch_axes)
-            spec = PartitionSpec(*[None] * n_batch_axes, TABLE) if n else PartitionSpec()
+            axes = row_axes(self.mesh, spread=self.spread)
+            spec = PartitionSpec(*[None] * n_batch_axes, axes) if n else PartitionSpec()
             return fn(leaf, n, NamedSharding(self.mesh, spec))
 
         return jax.tree.map_with_path(one, tree)
 
     def _table_rows(self, path: KeyPath, leaf: Any, axis: int) -> int:
         """Number of rows of the table that a leaf belongs to; 0 if there is none."""
-        parts = axis_size(self.mesh, TABLE)
+        parts = self.parts
         for table, n in self.rows:
             within = any(path[i : i + len(table)] == table for i in range(len(path)))
             if within and leaf.ndim > axis and leaf.shape[axis] in (n, -(-n // parts) * parts):
@@ -127,11 +143,13 @@ def _put(leaf: Any, sharding: NamedSharding) -> Array:
     return jax.make_array_from_callback(host.shape, sharding, lambda part: host[part])
 
 
-def _resize(leaf: Array, n: int, sharding: NamedSharding, *, padded: bool) -> Array:
+def _resize(parts: int | None, leaf: Array, n: int, sharding: NamedSharding) -> Array:
+    """Pads a table to equally many rows on each of ``parts`` shards; None removes the padding."""
     if n:
-        axis = sharding.spec.index(TABLE)
-        if padded:
-            leaf = filled(leaf, sharding.mesh.shape[TABLE], axis)
-        else:
-            leaf = jax.lax.slice_in_dim(leaf, 0, n, axis=axis)
+        axis = len(sharding.spec) - 1
+        leaf = (
+            jax.lax.slice_in_dim(leaf, 0, n, axis=axis)
+            if parts is None
+            else (filled(leaf, parts, axis))
+        )
     return jax.lax.with_sharding_constraint(leaf, sharding)

@@ -1,5 +1,6 @@
 """Row optimisers: equal to the dense ones, while each step reads and changes few rows."""
 
+import re
 from functools import partial
 
 import hypothesis
@@ -15,6 +16,7 @@ from _helpers.refusals import raises
 
 from crl_jax import losses, models, samplers, tasks, train
 from crl_jax.train import rows
+from crl_jax.train.rows import _sharded
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -171,6 +173,7 @@ def test_small_gradients_and_long_nights(standard_promotion):
 @pytest.mark.parametrize("n", [40, 41])
 def test_all_rows_wake_block_by_block(n, monkeypatch):
     monkeypatch.setattr("crl_jax.train.rows._tables._BLOCK", 40)
+    monkeypatch.setattr("crl_jax.train.rows._tables._GPU_BLOCK", 40)
     rule, table = rows.adam(warm_cosine), jnp.resize(TABLE, (n, DIM))
     state = rows.init(rule, table)
     grads = jax.random.normal(jax.random.key(3), table.shape)
@@ -182,6 +185,78 @@ def test_all_rows_wake_block_by_block(n, monkeypatch):
     np.testing.assert_allclose(got, want, atol=1e-6)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), after.rule_state, of_rule_awake)
     assert np.abs(got - table).min() > 0
+
+
+def packed_steps(rule, table, mesh=None, packed=True):
+    """Rows after a few steps on a packed table or the table itself, with their updates flushed."""
+    n, dim = table.shape
+
+    def step(carry, number):
+        table, state = carry
+        key = jax.random.fold_in(jax.random.key(1), number)
+        ids, pulls = jax.random.randint(key, (20,), 0, n), jax.random.normal(key, (20, dim))
+        opened, state = rows.gather_sharded(mesh, rule, table, state, ids, number)
+        grads = jax.grad(lambda values: pull(values[opened.inverse], pulls))(opened.rows)
+        return rows.scatter_sharded(mesh, rule, table, state, opened, grads, number), None
+
+    @jax.jit
+    def run(table, state):
+        carry = table, state
+        if packed:
+            carry = _sharded.pack_sharded(mesh, *carry)
+            assert carry[0].shape[1] % 128 == 0
+        carry, _ = jax.lax.scan(step, carry, jnp.arange(4))
+        if packed:
+            carry = _sharded.unpack_sharded(mesh, *carry, (table, state))
+        return rows.flush_lazy_updates_sharded(mesh, rule, *carry, jnp.int32(4))
+
+    table, state = run(table, rows.init(rule, table))
+    return table, state.rule_state
+
+
+@pytest.mark.parametrize("devices", [None, (2, 4), (2, 1)])
+@pytest.mark.parametrize(
+    ("name", "n", "dim"),
+    [("adam", 101, 64), ("adam", 50, 27), ("rowwise adagrad", 7, 32), ("sgd", 41, 64),
+     ("adagrad", 1, 8), ("adam", 40, 200)],
+)  # fmt: skip
+def test_packed_tables_are_those_of_rows(name, n, dim, devices, monkeypatch):
+    """Also several blocks of whole slots, followed by an incomplete slot."""
+    monkeypatch.setattr("crl_jax.train.rows._packed._BLOCK", 16)
+    mesh, (rule, _) = None, PAIRS[name]
+    if devices is not None:
+        of_mesh = np.array(jax.devices()[: np.prod(devices)]).reshape(devices)
+        mesh = jax.sharding.Mesh(of_mesh, ("data", "table"))
+    table = jax.random.normal(jax.random.key(0), (n, dim))
+    want, got = packed_steps(rule, table, packed=False), packed_steps(rule, table, mesh)
+    assert np.abs(got[0] - table).max() > 1e-3
+    # A row that shares its slot with one that is read takes steps with zero gradients.
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=3e-6), got, want)
+
+
+def test_a_program_for_tpus_packs_its_tables():
+    """A step on a TPU gathers from tables of whole vectors, on a CPU from those of the task."""
+    log = split().train
+    task = tasks.Ranking.from_interactions(
+        log, encoder=models.MatrixFactorization(log.n_users, log.n_items, 64), loss=losses.bpr
+    )
+    optimizer, config = train.RowOptimizer(1e-2), train.TrainConfig(batch_size=100)
+    batches = train.ArrayBatches(task.seen)
+
+    def epoch(state):
+        steps = batches.epoch(state.key, config)
+        return train.run_steps(task, optimizer, state, steps, config=config, data=batches.data)[0]
+
+    traced = jax.jit(epoch).trace(train.initial_state(task, optimizer, 0))
+    found = {}
+    for platform in ("cpu", "tpu"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        found[platform] = set(re.findall(r"gather.*: \(tensor<(\d+x\d+)xf32>", text))
+    plain, packed = f"{log.n_items}x64", f"{-(-log.n_items // 2)}x384"
+    assert plain in found["cpu"]
+    assert packed not in found["cpu"]
+    assert packed in found["tpu"]
+    assert plain not in found["tpu"]
 
 
 def test_waking_twice_is_waking_once():

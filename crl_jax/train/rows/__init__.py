@@ -13,12 +13,12 @@ from ._rules import adagrad as adagrad
 from ._rules import dense as dense
 from ._rules import rowwise_adagrad as rowwise_adagrad
 from ._rules import sgd as sgd
+from ._sharded import flush_lazy_updates_sharded as flush_lazy_updates_sharded
+from ._sharded import gather_sharded as gather_sharded
+from ._sharded import scatter_sharded as scatter_sharded
 from ._tables import GatheredRows as GatheredRows
 from ._tables import TableState as TableState
 from ._tables import flush_lazy_updates as flush_lazy_updates
-from ._tables import flush_lazy_updates_sharded as flush_lazy_updates_sharded
 from ._tables import gather as gather
-from ._tables import gather_sharded as gather_sharded
 from ._tables import init as init
 from ._tables import scatter as scatter
-from ._tables import scatter_sharded as scatter_sharded

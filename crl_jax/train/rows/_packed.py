@@ -1,0 +1,257 @@
+"""Tables packed to whole vectors of a TPU, so that a step copies no table.
+
+TPUs store arrays in tiles of 128 lanes. A table of 64 columns is padded to 128 in row-major order,
+which row access needs, and is not padded in column-major order, which is therefore its default.
+XLA converts the whole table from one to the other in each step. A packed table has rows of a
+multiple of 128 numbers, for which both orders are equally large: two rows of 64 and their optimizer
+states are one *slot*. A step reads and writes whole slots, by a single gather and a single scatter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Array, Float, Int
+
+from ..._mesh import filled
+from ..._pytree import STATIC, pytree_dataclass
+from ._rules import RowTransformation
+from ._tables import GatheredRows, TableState, positions, represent
+
+LANES = 128
+"""Number of lanes of a vector register of a TPU."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Static description of a packed table.
+
+    Attributes:
+      n_rows: Number of rows of the table.
+      dim: Number of columns of the table.
+      tree: Structure of the state of the row transformation.
+      in_slot: For each leaf of this state, whether it is stored in the slots, as all leaves of the
+        shape and dtype of the table are.
+    """
+
+    n_rows: int
+    dim: int
+    tree: Any
+    in_slot: tuple[bool, ...]
+
+    @property
+    def per_slot(self) -> int:
+        """Number of rows per slot."""
+        return max(1, LANES // self.dim)
+
+    @property
+    def width(self) -> int:
+        """Number of columns of the slots."""
+        used = (1 + sum(self.in_slot)) * self.per_slot * self.dim
+        return -(-used // LANES) * LANES
+
+    def join(self, arrays: list[Array]) -> Float[Array, "slots width"]:
+        """Joins rows and the leaves of their state, all ``[slots * per_slot, dim]``."""
+        columns = self.per_slot * self.dim
+        parts = [x.reshape(-1, columns) for x in arrays]
+        return filled(jnp.concatenate(parts, axis=1), LANES, axis=1)
+
+    def split(self, slots: Float[Array, "slots width"]) -> list[Array]:
+        """Inverse of :meth:`join`."""
+        columns = self.per_slot * self.dim
+        return [
+            lax.slice_in_dim(slots, i * columns, (i + 1) * columns, axis=1).reshape(-1, self.dim)
+            for i in range(1 + sum(self.in_slot))
+        ]
+
+    def merge(self, inside: list[Array], others: Any) -> Any:
+        """State of the row transformation, from its leaves in the slots and all others."""
+        first, second = iter(inside), iter(others)
+        return self.tree.unflatten([next(first if is_in else second) for is_in in self.in_slot])
+
+    def divide(self, rule_state: Any) -> tuple[list[Array], tuple[Array, ...]]:
+        """Inverse of :meth:`merge`."""
+        leaves = list(zip(self.tree.flatten_up_to(rule_state), self.in_slot))
+        return [x for x, is_in in leaves if is_in], tuple(x for x, is_in in leaves if not is_in)
+
+
+@pytree_dataclass(eq=False)
+class PackedState:
+    """Counterpart of :class:`TableState` for a packed table.
+
+    Attributes:
+      others: Leaves of the state that are not stored in the slots, ``[slots * per_slot, ...]``.
+      position: Position of each slot in the last batch that read it, int32 ``[slots]``.
+      packing: Description of the table. Static.
+    """
+
+    others: tuple[Array, ...]
+    position: Int[Array, "slots"]
+    packing: Packing = field(metadata=STATIC)
+
+
+class _GatheredSlots(NamedTuple):
+    """State of gathered rows: all rows of the slots that a batch reads.
+
+    Attributes:
+      rows: Row values, ``[m * per_slot, dim]``.
+      rule_state: State of the row transformation, every leaf ``[m * per_slot, ...]``.
+      target: Index in ``rows`` of each requested id's row, int32 ``[m]``.
+    """
+
+    rows: Array
+    rule_state: Any
+    target: Array
+
+
+def needs_packing(dim: int) -> bool:
+    """Whether a table of this width is stored with padding in row-major order."""
+    return dim % LANES != 0
+
+
+def pack(table: Float[Array, "n dim"], state: TableState) -> tuple[Array, Any]:
+    """Packs a table and its state, to be passed to :func:`gather_packed` and others.
+
+    Tables of whole vectors are returned unchanged.
+    """
+    n, dim = table.shape
+    if not needs_packing(dim):
+        return table, state
+    leaves, tree = jax.tree.flatten(state.rule_state)
+    in_slot = tuple(x.shape == table.shape and x.dtype == table.dtype for x in leaves)
+    packing = Packing(n, dim, tree, in_slot)
+    each = packing.per_slot
+    inside, others = packing.divide(state.rule_state)
+    inside = [table, *inside]
+    slots = jnp.zeros((-(-n // each), packing.width), table.dtype)
+
+    def pack_block(slots: Array, start: Any, size: int) -> Array:
+        rows = [_by_columns(lax.dynamic_slice_in_dim(x, start, size)) for x in inside]
+        block = packing.join([filled(x, each) for x in rows])
+        return lax.dynamic_update_slice_in_dim(slots, block, start // each, 0)
+
+    slots = _over_blocks(pack_block, slots, n, each)
+    others = tuple(filled(x, each) for x in others)
+    n_positions = len(slots) if len(state.position) else 0
+    return slots, PackedState(others, jnp.zeros(n_positions, jnp.int32), packing)
+
+
+def unpack(
+    table: Array, state: Any, into: tuple[Float[Array, "n dim"], TableState]
+) -> tuple[Array, TableState]:
+    """Inverse of :func:`pack`; overwrites the arguments of :func:`pack` in their memory."""
+    if not isinstance(state, PackedState):
+        return table, state
+    packing, (old, old_state) = state.packing, into
+    inside = [old, *packing.divide(old_state.rule_state)[0]]
+    n, each = packing.n_rows, packing.per_slot
+
+    def unpack_block(rows: list[Array], start: Any, size: int) -> list[Array]:
+        slots = lax.dynamic_slice_in_dim(table, start // each, -(-size // each))
+        return [
+            lax.dynamic_update_slice_in_dim(old, _by_columns(new[:size]), start, 0)
+            for old, new in zip(rows, packing.split(slots))
+        ]
+
+    rows, *rest = _over_blocks(unpack_block, inside, n, each)
+    rule_state = packing.merge(rest, [x[:n] for x in state.others])
+    return rows, TableState(rule_state, old_state.position)
+
+
+def unpacked_table(table: Array, state: Any) -> Float[Array, "n dim"]:
+    """The rows of a packed table, as an array of the size of the table."""
+    if not isinstance(state, PackedState):
+        return table
+    return state.packing.split(table)[0][: state.packing.n_rows]
+
+
+# Number of rows packed at a time: converting all at once would need memory for padded tables.
+_BLOCK = 1 << 13
+
+
+def _by_columns(x: Array) -> Array:
+    """Constrains a block of rows to the layout of tables, so that XLA does not convert tables."""
+    return with_layout_constraint(x, Layout((1, 0)))
+
+
+def _over_blocks(
+    function: Callable[[Any, Any, int], Any], carry: Any, n: int, per_slot: int
+) -> Any:
+    """Calls ``carry = function(carry, start, size)`` for blocks of whole slots, then for the rest.
+
+    Blocks may overlap.
+    """
+    whole = n - n % per_slot
+    if whole:
+        size = min(whole, max(1, _BLOCK // per_slot) * per_slot)
+        carry = lax.fori_loop(
+            0, -(-whole // size),
+            lambda i, carry: function(carry, jnp.minimum(i * size, whole - size), size), carry,
+        )  # fmt: skip
+    return function(carry, whole, n - whole) if whole < n else carry
+
+
+def gather_packed(
+    rule: RowTransformation,
+    table: Array,
+    state: PackedState,
+    ids: Int[Array, "m"],
+    step: Int[Array, ""],
+    deterministic: bool,
+) -> tuple[GatheredRows, PackedState]:
+    """:func:`gather` from a packed table."""
+    packing, own, n_slots = state.packing, positions(ids), len(table)
+    each = packing.per_slot
+    is_row = ids < packing.n_rows
+    slots, member = jnp.where(is_row, ids // each, n_slots), ids % each
+    others = jax.tree.map(lambda x: x[_members(slots, each)], state.others)
+    rows, *inside = packing.split(table[slots])
+    rule_state = packing.merge(inside, others)
+    position, target, unique = state.position, own * each + member, slots
+    if not rule.additive:
+        position, inverse = represent(position, slots, deterministic)
+        target = inverse * each + member
+        unique = jnp.where(inverse == own, slots, n_slots)
+    if rule.flush is not None:
+        rows, rule_state = rule.flush(rows, rule_state, step)
+    target = jnp.where(is_row, target, len(rows))
+    chosen = (member[:, None] == np.arange(each)[None])[:, :, None]
+    values = jnp.sum(jnp.where(chosen, rows.reshape(len(ids), each, -1), 0), axis=1)
+    gathered = GatheredRows(values, own, unique, _GatheredSlots(rows, rule_state, target))
+    return gathered, PackedState(state.others, position, packing)
+
+
+def scatter_packed(
+    rule: RowTransformation,
+    table: Array,
+    state: PackedState,
+    gathered: GatheredRows,
+    grads: Float[Array, "m dim"],
+    step: Int[Array, ""],
+) -> tuple[Array, PackedState]:
+    """:func:`scatter` into a packed table.
+
+    Rows of a slot that the batch does not read have zero gradients.
+    """
+    packing, (rows, rule_state, target) = state.packing, gathered.rule_state
+    grads = jnp.zeros_like(rows).at[target].add(grads.astype(rows.dtype), mode="drop")
+    updates, rule_state = rule.update(grads, rule_state, rows, step)
+    if rule.additive:
+        slots = packing.join([updates.astype(table.dtype)])
+        return table.at[gathered.ids].add(slots, mode="drop"), state
+    inside, others = packing.divide(rule_state)
+    slots = packing.join([(rows + updates).astype(table.dtype), *inside])
+    table = table.at[gathered.ids].set(slots, mode="drop")
+    members = _members(gathered.ids, packing.per_slot)
+    others = tuple(x.at[members].set(y, mode="drop") for x, y in zip(state.others, others))
+    return table, PackedState(others, state.position, packing)
+
+
+def _members(slots: Int[Array, "m"], per_slot: int) -> Int[Array, "rows"]:
+    """Indices of all rows of the slots."""
+    return (slots[:, None] * per_slot + np.arange(per_slot, dtype=np.int32)[None]).ravel()
