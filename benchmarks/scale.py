@@ -112,7 +112,7 @@ def train(folder: Path, _: Namespace) -> Row:
     from crl_jax import train as engine
 
     seen = saved(folder / "split.pkl")["train"]
-    by_rows = engine.prefer_row_updates(seen.n_users + seen.n_items, 3 * BATCH)
+    by_rows = engine.prefer_row_updates(seen.n_users + seen.n_items, 3 * BATCH, "cpu")
     kind = engine.RowOptimizer if by_rows else engine.Optimizer
     optimizer = kind(LEARNING_RATE, WEIGHT_DECAY)
     tables, row = _fit(seen, optimizer, "by rows" if by_rows else "dense")

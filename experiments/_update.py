@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import jax
+
 from crl_jax import samplers, tasks, train
 
 from ._config import Config
@@ -36,7 +38,7 @@ def choose_optimizer_mode(
         raise ValueError(f"--optimizer-mode rows {hindrance}.")
     mode = options.optimizer_mode
     if mode == "auto":
-        pays = train.prefer_row_updates(n_rows, n_read)
+        pays = train.prefer_row_updates(n_rows, n_read, jax.default_backend())
         mode = "rows" if pays and not hindrance else "dense"
     what = "the rows that its batch reads" if mode == "rows" else "whole tables"
     return mode, f"a step updates {what}: {n_rows:,} rows, at most {n_read:,} are read"

@@ -5,6 +5,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 from _helpers.commands import one_line
+from _helpers.refusals import raises
 
 from crl_jax import samplers, tasks, train
 from experiments._config import Config, EncoderOptions, LossOptions, SamplerOptions
@@ -124,5 +125,14 @@ def test_rows_are_counted():
     assert tasks.count_row_reads(samplers.RNS(), 10, 3, 2, 4) == 10 * (1 + 1 + 3 + 2 + 4)
     assert tasks.count_row_reads(samplers.InBatch(), 10, 3, 0, 0) == 20
     assert tasks.count_row_reads(samplers.SharedRNS(anchors=4), 10, 7, 0, 0) == 20 + 3 * 7
-    assert train.prefer_row_updates(101, 25)
-    assert not train.prefer_row_updates(100, 25)
+
+
+@pytest.mark.parametrize(("platform", "cost"), [("cpu", 4), ("gpu", 7), ("cuda", 7), ("tpu", 6)])
+def test_the_choice_is_that_of_the_platform(platform, cost):
+    assert train.prefer_row_updates(25 * cost + 1, 25, platform)
+    assert not train.prefer_row_updates(25 * cost, 25, platform)
+
+
+def test_an_unknown_platform_is_refused():
+    with raises(ValueError, match="`platform` must be one of .*'cpu'.*, got 'npu'"):
+        train.prefer_row_updates(100, 25, "npu")
