@@ -18,6 +18,7 @@ from jaxtyping import Array
 from .._checks import check_count, check_range, check_registered
 from .._mesh import DATA, TABLE
 from ._batches import ArrayBatches, HostBatches
+from ._device_memory import check_device_memory
 from ._epoch import (
     Inputs,
     RunStates,
@@ -115,7 +116,8 @@ def fit(
       A :class:`FitResult`.
 
     Raises:
-      ValueError: If an argument is invalid or the numbers of runs differ.
+      ValueError: If an argument is invalid, the numbers of runs differ, or the training state does
+        not fit into the memory of a device, where the device states its memory.
       TrainingDiverged: If the losses of all runs are infinite or NaN.
     """
     if isinstance(optimizer, Updates) and not isinstance(optimizer, type):
@@ -141,6 +143,9 @@ def fit(
     if config.mesh is not None:
         placed["inputs"] = inputs._replace(task=task.shard(config.mesh))
         placed = replicate(config.mesh, placed)
+    device = placed["runs"]["seed"].addressable_shards[0].device
+    trace_state = partial(start_runs.trace, **placed, static=static)
+    check_device_memory(device, lambda: trace_state().out_info, placed, optimizer, sharding)
     state = start_runs(**placed, static=static)
     if config.mesh is None and not isinstance(optimizer, RowOptimizer):
         static = dataclasses.replace(static, one_by_one=not fits_batched(state))

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 from ._rules import RowTransformation
 
 # Number of rows flushed at a time: all at once would need the memory of a second table and state.
-# On an H100, each block costs its kernel launches: 1M rows of 64 take 3.2 ms in blocks of 8,192, 2.0
-# in blocks of 32,768 and 1.7 in blocks of 262,144. On a CPU the size makes no difference.
+# On an H100, each block costs its kernel launches: 1M rows of 64 take 3.2 ms in blocks of 8,192,
+# 2.0 in blocks of 32,768 and 1.7 in blocks of 262,144. On a CPU the size makes no difference.
 _BLOCK = 1 << 13
 _GPU_BLOCK = 1 << 18
 

@@ -1,0 +1,81 @@
+"""Training that cannot fit into the memory of a device is refused before it starts."""
+
+import jax
+import numpy as np
+import pytest
+from _helpers.ranking import fit, split
+from _helpers.refusals import raises
+
+from crl_jax import train
+
+GIB = 2**30
+
+
+class Device:
+    """A device that states its memory."""
+
+    def __init__(self, limit, platform="gpu"):
+        self.limit, self.platform = limit, platform
+
+    def memory_stats(self):
+        return {"bytes_limit": self.limit}
+
+
+def check(limit, optimizer, platform="gpu", mesh=None, n_rows=(600, 400)):
+    """Checks tables of 64 columns, without allocating them."""
+    from crl_jax.train._device_memory import check_device_memory
+    from crl_jax.train._epoch import RunStates
+    from crl_jax.train._sharding import Sharding
+
+    def init():
+        params = {name: jax.numpy.zeros((n, 64)) for name, n in zip(("users", "items"), n_rows)}
+        state = train.State(0, 0, params, optimizer.init(params), ())
+        return jax.tree.map(lambda x: jax.numpy.asarray(x)[None], RunStates(state, (), False))
+
+    sharding = None
+    if mesh is not None:
+        tables = tuple(((jax.tree_util.DictKey(k),), n) for k, n in zip(("users", "items"), n_rows))
+        sharding = Sharding(mesh, tables, isinstance(optimizer, train.RowOptimizer))
+    made = jax.eval_shape(init)
+    check_device_memory(Device(limit, platform), lambda: made, (), optimizer, sharding)
+
+
+TABLES = 1000 * 64 * 4
+"""Bytes of the tables."""
+ROWS = 3 * TABLES + 1000 * 4 * 4
+"""Bytes of the state of row-wise Adam: tables, two moments, and four numbers per row."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "platform", "needed"),
+    [
+        (train.RowOptimizer(1e-3), "gpu", ROWS),
+        (train.RowOptimizer(1e-3), "tpu", 2 * ROWS),
+        (train.Optimizer(1e-3), "gpu", 4 * TABLES),
+    ],
+)
+def test_the_state_and_temporary_tables_must_fit(optimizer, platform, needed):
+    check(needed + 100, optimizer, platform)
+    with raises(ValueError, match="`task` must fit into .* per device, got at least .*"):
+        check(needed - 1, optimizer, platform)
+
+
+def test_each_device_of_a_mesh_has_a_part():
+    devices = np.array(jax.devices()[:8])
+    mesh = jax.sharding.Mesh(devices.reshape(2, 4), ("data", "table"))
+    for optimizer, needed in (
+        (train.RowOptimizer(1e-3), ROWS // 8), (train.Optimizer(1e-3), TABLES),
+    ):  # fmt: skip
+        check(needed + 100, optimizer, mesh=mesh)
+        with raises(ValueError, match="or a narrower table"):
+            check(needed - 1, optimizer, mesh=mesh)
+
+
+def test_a_training_is_refused_before_it_starts(monkeypatch):
+    from crl_jax.train import _fit
+
+    own = _fit.check_device_memory
+    monkeypatch.setattr(_fit, "check_device_memory", lambda device, *rest: own(Device(1000), *rest))
+    monkeypatch.setattr(_fit, "run_epochs", None)
+    with raises(ValueError, match=r"got at least .*Use .*`mesh`.*, a RowOptimizer.* or a narrower"):
+        fit(split().train, epochs=1)
