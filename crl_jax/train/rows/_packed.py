@@ -70,7 +70,7 @@ class Packing:
         ]
 
     def merge(self, inside: list[Array], others: Any) -> Any:
-        """State of the row transformation, from its leaves in the slots and all others."""
+        """State of the row transformation, from the leaves of the slots and all others."""
         first, second = iter(inside), iter(others)
         return self.tree.unflatten([next(first if is_in else second) for is_in in self.in_slot])
 
