@@ -26,4 +26,5 @@ from ._projection import Projection as Projection
 from ._propagation import LayerNoise as LayerNoise
 from ._propagation import propagate as propagate
 from ._propagation import propagate_mixes as propagate_mixes
+from ._remat import Remat as Remat
 from ._resnet import ResNet as ResNet

@@ -12,6 +12,7 @@ from .._floats import at_least_float32
 from ..data import Tokens
 from ._bert import BERT
 from ._layers import LayerNorm, Linear
+from ._remat import Remat, rematerialize
 
 Drop = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
 """Dropout with another random key at each call."""
@@ -80,6 +81,7 @@ class BERTModule(nnx.Module):
         self.dropout_key = DropoutKey(jax.random.key_data(rngs.dropout()))
         self.settings = settings
         self.deterministic = False  # set by `train` and `eval` of a module
+        self.remat: Remat = "none"  # set by `Network`
 
     def __call__(self, tokens: Tokens, where: Bool[Array, "batch"] | None = None) -> Array:
         """Returns features ``[batch, width]``; see :meth:`hidden` for errors."""
@@ -117,8 +119,9 @@ class BERTModule(nnx.Module):
         x = jnp.take(self.token_embedding[...], ids, axis=0)
         x = x + self.position_embedding[...][None, : ids.shape[1]]
         x = drop(self.norm(x + self.type_embedding[...][None, :1]))
+        apply = partial(Layer.__call__, drop=drop)
         for name in self.names:
-            x = getattr(self, name)(x, mask, drop)
+            x = rematerialize(apply, self.remat, getattr(self, name), x, mask)
         return x
 
     def _next_dropout(self) -> Drop:

@@ -1,14 +1,17 @@
 """Modules of :class:`GIN`, imported when one is built."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._floats import at_least_float32
 from ._gin import GIN
 from ._graph_batch import GraphBatch
 from ._layers import BatchNorm, Linear
+from ._remat import Remat, rematerialize
 
 
 class GINModule(nnx.Module):
@@ -17,6 +20,7 @@ class GINModule(nnx.Module):
     def __init__(self, settings: GIN, rngs: nnx.Rngs):
         self.n_in, self.n_layers = settings.n_in, settings.n_layers
         self.epsilon = settings.epsilon
+        self.remat: Remat = "none"  # set by `Network`
         n_in, kernel_init = settings.n_in, nnx.initializers.xavier_uniform()
         for layer in range(1, settings.n_layers + 1):
             setattr(self, f"first_{layer}", Linear(n_in, settings.width, kernel_init, rngs))
@@ -45,12 +49,24 @@ class GINModule(nnx.Module):
         graph = jnp.where(where, graph.reshape(-1), n_packs * n_graphs)
         h, pooled = x.features.reshape(-1, self.n_in), []
         for layer in range(1, self.n_layers + 1):
-            h = (1 + self.epsilon) * h + neighbour_sums(h, ends)
-            h = jax.nn.relu(getattr(self, f"first_{layer}")(h))
-            h = jax.nn.relu(getattr(self, f"second_{layer}")(h))
-            h = getattr(self, f"norm_{layer}")(h, where)
+            convolve = partial(GINModule.convolve, layer=layer)
+            h = rematerialize(convolve, self.remat, self, h, ends, where)
             pooled.append(node_sums(h, graph, n_packs * n_graphs))
         return jnp.concatenate(pooled, axis=-1)
+
+    def convolve(
+        self,
+        h: Float[Array, "nodes width"],
+        ends: Int[Array, "edges 2"],
+        where: Bool[Array, "nodes"],
+        *,
+        layer: int,
+    ) -> Array:
+        """Returns the node vectors after a layer; arguments are those of :func:`neighbour_sums`."""
+        h = (1 + self.epsilon) * h + neighbour_sums(h, ends)
+        h = jax.nn.relu(getattr(self, f"first_{layer}")(h))
+        h = jax.nn.relu(getattr(self, f"second_{layer}")(h))
+        return getattr(self, f"norm_{layer}")(h, where)
 
 
 @jax.custom_vjp

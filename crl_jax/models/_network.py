@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Array, Key
 
 from .._pytree import STATIC, pytree_dataclass
+from ._remat import Remat
 
 # Importing `flax.nnx` takes about a third as long as everything else; only networks need it.
 if TYPE_CHECKING:
@@ -21,12 +22,28 @@ class Network:
     The structure of the module is traced once, without computation. Networks with the same
     ``build`` share compiled programs, so it should be a module-level function, not a new lambda.
 
+    Precision: float32 products of the modules have the platform's default precision, also in
+    evaluation.
+
     Attributes:
       build: Builds the module from random streams, for instance
         ``def build(rngs): return nnx.Linear(3, 4, rngs=rngs)``. Static.
+      remat: Rematerialization of the network's blocks in the backward pass, which saves memory and
+        costs time; values are the same. A module supports it by an attribute ``remat``, as
+        :class:`ResNet`, :class:`BERT` and :class:`GIN` do. Static.
+
+    Raises:
+      ValueError: If ``remat`` is not one of :data:`Remat`, or, in :meth:`apply`, if no module
+        supports it.
     """
 
     build: Callable[["nnx.Rngs"], Any] = field(metadata=STATIC)
+    remat: Remat = field(default="none", kw_only=True, metadata=STATIC)
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether a module of the network supports ``remat``."""
+        return _has_blocks(self.build)
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Returns initial parameters and all other variables, such as batch statistics."""
@@ -60,12 +77,28 @@ class Network:
             module.train()
         else:
             module.eval()
+        if self.remat != "none":
+            if not self.has_blocks:
+                kind = type(module).__name__
+                raise ValueError(
+                    f"`remat` must be 'none' for {kind}, which has no blocks to rematerialize, "
+                    f"got {self.remat!r}."
+                )
+            module.set_attributes(remat=self.remat)
         if not callable(function := getattr(module, method, None)):
             kind = type(module).__name__
             raise ValueError(f"`method` must name a method of {kind}, got {method!r}.")
         out = function(*args)
         _, _, after = nnx.split(module, nnx.Param, ...)
         return out, nnx.to_pure_dict(after)
+
+
+@cache
+def _has_blocks(build: Callable[["nnx.Rngs"], Any]) -> bool:
+    from flax import nnx
+
+    module = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
+    return any(hasattr(child, "remat") for _, child in nnx.iter_graph(module))
 
 
 @cache

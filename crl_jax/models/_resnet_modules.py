@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from .._floats import at_least_float32
 from ..kernels import Convolution, convolve
 from ._layers import BatchNorm, GroupNorm, Mask
+from ._remat import Remat, product, rematerialize
 from ._resnet import EXPANSION, ResNet
 
 
@@ -28,7 +29,7 @@ class Conv(nnx.Module):
 
     def __call__(self, x: Float[Array, "batch rows columns n_in"]) -> Array:
         """Returns the convolved images in the dtype of ``x``."""
-        return convolve(x, self.kernel[...].astype(x.dtype), self.stride, self.method)
+        return product(convolve(x, self.kernel[...].astype(x.dtype), self.stride, self.method))
 
 
 class Block(nnx.Module):
@@ -80,6 +81,7 @@ class ResNetModule(nnx.Module):
                 setattr(self, names[-1], block)
                 n_before = block.n_out
         self.names = tuple(names)
+        self.remat: Remat = "none"  # set by `Network`
 
     def __call__(self, x: Float[Array, "batch rows columns channels"], where: Mask = None) -> Array:
         """Returns features ``[batch, n_features]`` in the dtype of ``x``.
@@ -96,7 +98,7 @@ class ResNetModule(nnx.Module):
             padding = ((0, 0), (1, 1), (1, 1), (0, 0))
             x = jax.lax.reduce_window(x, low, jax.lax.max, window, strides, padding)
         for name in self.names:
-            x = getattr(self, name)(x, where)
+            x = rematerialize(Block.__call__, self.remat, getattr(self, name), x, where)
         (wide,) = at_least_float32(x)
         return jnp.mean(wide, axis=(1, 2)).astype(x.dtype)
 
