@@ -103,6 +103,21 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
+def check_float_dtype(name: str, dtype: Any) -> None:
+    """Raises ``ValueError`` unless ``dtype`` is None or the name of a floating dtype.
+
+    >>> check_float_dtype("compute_dtype", "int8")
+    Traceback (most recent call last):
+    ValueError: `compute_dtype` must be a floating dtype, such as bfloat16, got 'int8'.
+    """
+    try:
+        is_float = dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:  # an unknown name
+        is_float = False
+    if not is_float:
+        raise ValueError(f"`{name}` must be a floating dtype, such as bfloat16, got {dtype!r}.")
+
+
 def check_count(name: str, count: Any, minimum: float = 1) -> None:
     """Raises ``ValueError`` unless ``count`` is whole and at least ``minimum``."""
     if not isinstance(count, (int, np.integer)):

@@ -31,10 +31,10 @@ def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
 
 
 def cast_floats(tree: Any, dtype: Any) -> Any:
-    """Casts the floating-point leaves of a tree to ``dtype``."""
+    """Casts the floating-point arrays of a tree to ``dtype``; scalars keep their dtype."""
 
     def cast(x: Any) -> Any:
-        return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+        return x.astype(dtype) if x.ndim and jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return jax.tree.map(cast, tree)
 

@@ -13,6 +13,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from .._checks import check_float_dtype
 from .._floats import cast_floats
 from .._mesh import DATA, use_batch_mesh
 from . import rows
@@ -36,9 +37,13 @@ class TrainConfig:
         parameters before the first of them, see :meth:`Task.complete_batch`.
       accumulate: Number of gradients averaged per update.
       compute_dtype: Floating dtype that parameters are cast to for the loss, such as
-        ``"bfloat16"``; they are stored and updated in their own dtype.
+        ``"bfloat16"``; they are stored and updated in their own dtype. Scalars, such as a trainable
+        temperature, are not cast.
       mesh: Mesh whose axis ``data`` shards the examples of a batch. An optional axis ``table``
         shards the rows of tables, see :meth:`Task.table_paths`.
+
+    Raises:
+      ValueError: If ``compute_dtype`` is not a floating dtype.
     """
 
     batch_size: int
@@ -46,6 +51,9 @@ class TrainConfig:
     accumulate: int = 1
     compute_dtype: str | None = None
     mesh: Mesh | None = None
+
+    def __post_init__(self) -> None:
+        check_float_dtype("compute_dtype", self.compute_dtype)
 
     @property
     def draw_size(self) -> int:

@@ -53,6 +53,16 @@ class Line(train.Task):
         return {**model_state, "updates": model_state["updates"] + 1}
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class VectorLine(Line):
+    """The same with vectors of one number as parameters."""
+
+    def init(self, key):
+        params, model_state = super().init(key)
+        return {name: value[None] for name, value in params.items()}, model_state
+
+
 N = 50
 X = np.linspace(-1, 1, N).astype(np.float32)
 DATA = (jnp.asarray(X), jnp.asarray(3 * X + 1))
@@ -141,10 +151,19 @@ def test_gradients_are_averaged_over_the_examples_of_all_batches():
 
 
 def test_a_loss_in_bfloat16_moves_parameters_in_float32():
-    half, full = line(config=TrainConfig(8, compute_dtype="bfloat16")), line()
+    config = TrainConfig(8, compute_dtype="bfloat16")
+    half, full = line(task=VectorLine(), config=config), line()
     assert half.run()["slope"].dtype == jnp.float32
     assert half.run()["slope"] != full.run()["slope"]
-    np.testing.assert_allclose(half.run()["slope"], full.run()["slope"], rtol=0.02)
+    np.testing.assert_allclose(half.run()["slope"], [full.run()["slope"]], rtol=0.02)
+    # Scalars are not cast.
+    assert line(config=config).run()["slope"] == full.run()["slope"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "half-precision"])
+def test_compute_dtypes_that_are_not_floating_are_refused(dtype):
+    with raises(ValueError, match=f"`compute_dtype` must be a floating dtype, .* got '{dtype}'"):
+        TrainConfig(8, compute_dtype=dtype)
 
 
 def test_many_devices_give_what_one_gives():
