@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction
 
-from crl_jax import train
+from crl_jax import models, train
 
 from ._program import flag
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
@@ -59,6 +59,15 @@ class OptimizerOptions:
     """Number of epochs, which the schedule spans; there is no early stopping."""
     eval_every: Annotated[int, COUNT] = 1
     """Number of epochs between two reports."""
+    compute_dtype: Literal["float32", "bfloat16"] = field(
+        default="float32", metadata={WAS: "float32"}
+    )
+    """Floating-point type of the networks in training; bfloat16 halves the memory of activations.
+    Parameters, statistics of a batch, losses and the evaluation are in float32."""
+    remat: models.Remat = field(default="none", metadata={WAS: "none"})
+    """Rematerialisation, which saves memory and costs time: none stores all activations for the
+    backward pass; dots stores the inputs of blocks and the results of products and convolutions,
+    and recomputes the rest; full stores the inputs of blocks only."""
 
 
 @option_group

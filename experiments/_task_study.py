@@ -1,5 +1,6 @@
 """Base class of the commands that train a :class:`crl_jax.train.Task`, one run at a time."""
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from crl_jax import train
+from crl_jax import models, train
 
 from ._learned import Learned
 from ._mesh import mesh_of
@@ -95,7 +96,9 @@ class TaskStudy(Study[C, P]):
                 f"--batch-size must be at most the {n} {self.unit} to learn from, got {size}."
             )
         task = self.task(config, problem, phase, {name: v[0] for name, v in axes.items()})
-        trace_step(task, jax.tree.map(lambda leaf: leaf[:size], data))
+        trace_step(
+            with_remat(task, config.training.remat), jax.tree.map(lambda leaf: leaf[:size], data)
+        )
 
     def count(self, config: C, problem: P, phase: str, stage: str) -> int:
         """See :meth:`Study.count`."""
@@ -138,10 +141,14 @@ class TaskStudy(Study[C, P]):
             source = jax.tree.map(jnp.asarray, batches)
         name = "-".join([run.phase, str(run.index), *([stage] if stage else [])])
         fitted = train.fit(
-            task,
+            with_remat(task, options.remat),
             optimizer_of(options, run.numbers if numbers is None else numbers),
             source,
-            train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
+            train.TrainConfig(
+                options.batch_size,
+                compute_dtype=None if options.compute_dtype == "float32" else options.compute_dtype,
+                mesh=mesh_of(output.mesh),
+            ),
             epochs=self.epochs(config, stage),
             seeds=run.seed,
             eval_every=options.eval_every,
@@ -244,6 +251,25 @@ def learn(
     run = Run("final", index, protocol.seeds, protocol.seed + index, point)
     fitted = study.fit(config, problem, run, checkpoints, partial(on_entry, run))
     return study.trained(config, problem, run, fitted)
+
+
+def with_remat(task: Any, remat: models.Remat) -> Any:
+    """Returns the task with networks that are rematerialised, see :data:`crl_jax.models.Remat`.
+
+    Networks without blocks, such as a predictor, are unchanged.
+
+    Raises:
+      ValueError: If no network of the task has blocks.
+    """
+    if remat == "none":
+        return task
+    networks = {
+        of.name: network for of in dataclasses.fields(task)
+        if isinstance(network := getattr(task, of.name), models.Network) and network.has_blocks
+    }  # fmt: skip
+    if not networks:
+        raise ValueError(f"--remat {remat}: the network has no blocks to rematerialise.")
+    return replace(task, **{name: replace(of, remat=remat) for name, of in networks.items()})
 
 
 def trace_step(task: train.Task, examples: Any) -> Any:

@@ -184,6 +184,7 @@ class PixelEncoder:
         class Module(nnx.Module):
             def __init__(self, linear):
                 self.linear = linear
+                self.remat = "none"
 
             def __call__(self, images, where=None):
                 return self.linear(images.reshape(len(images), -1), where)

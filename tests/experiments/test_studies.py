@@ -19,6 +19,7 @@ from _helpers.modalities import (
     texts_of,
     write_images,
 )
+from _helpers.refusals import raises
 from _helpers.studies import (
     commands_of,
     files_of,
@@ -35,11 +36,12 @@ from _helpers.studies import (
     task_of,
 )
 
-from crl_jax import data, metrics
+from crl_jax import data, metrics, models, tasks
 from experiments._encoder_file import save_encoder
 from experiments._program import flag
 from experiments._schema import to_json
 from experiments._study_command import configure
+from experiments._task_study import with_remat
 from experiments.recommend import main as recommend
 from experiments.view_losses import LOSSES
 
@@ -162,6 +164,35 @@ def test_a_killed_run_goes_on_to_the_same_bits(of, stage, rest, finished, tmp_pa
     with np.load(whole.folder / file) as a, np.load(killed / file) as b:
         for name in names or {*a.files} - {"header"}:
             np.testing.assert_array_equal(a[name], b[name])
+
+
+@of_each
+def test_half_precision_and_rematerialization_give_nearly_the_same(
+    of, texts, tmp_path, monkeypatch
+):
+    """A resumed run keeps both flags, and its parameters are in float32."""
+    flags = [*of.flags(texts), "--checkpoint-seconds", "0"]
+    plain, other = finish(of.module.main, tmp_path / "plain", flags), tmp_path / "other"
+    saving = ["--compute-dtype", "bfloat16", "--remat", "full", "--out", str(other)]
+    kill(of.module.main, [*flags, *saving], monkeypatch, lambda *_: True)
+    assert resume(of.module.main, other, monkeypatch)
+    training = read(other, "config.json")["training"]
+    assert (training["compute_dtype"], training["remat"]) == ("bfloat16", "full")
+    got, want = ([line["loss"] for line in history(folder)] for folder in (other, plain))
+    assert got != want
+    np.testing.assert_allclose(got, want, rtol=0.03)
+    with np.load(other / "encoder.npz") as a, np.load(plain / "encoder.npz") as b:
+        assert {name: a[name].dtype for name in a.files} == {
+            name: b[name].dtype for name in b.files
+        }
+        assert np.dtype(np.float32) in {a[name].dtype for name in a.files}
+
+
+def test_networks_without_blocks_are_not_rematerialized():
+    task = tasks.SimCLR(models.Network(models.Projection((3,), n_in=4)), lambda key, x: x)
+    assert with_remat(task, "none") is task
+    with raises(ValueError, match="--remat full: the network has no blocks to rematerialise"):
+        with_remat(task, "full")
 
 
 # Runs without labels
