@@ -48,6 +48,9 @@ def view_scores(
     The positive of an anchor is the other view of the same sample; its negatives are the
     2(B - 1) views of the other samples. Anchors are the rows of ``z1``, then those of ``z2``.
 
+    Precision: float32 products have the platform's default precision, as in all training; the
+    products of bfloat16 embeddings are exact.
+
     Args:
       z1: Embeddings of the first views, shape ``[B, D]``; for cosine similarities, apply
         :func:`normalize` to both views.
@@ -91,6 +94,9 @@ def tower_scores(
 
     The positive of an anchor is the row of ``y`` with the same index; the other B - 1 rows are
     its negatives. Swap ``x`` and ``y`` for the opposite direction.
+
+    Precision: float32 products have the platform's default precision, as in all training; the
+    products of bfloat16 embeddings are exact.
 
     Args:
       x: Embeddings of the anchors, such as users, shape ``[B, D]``.

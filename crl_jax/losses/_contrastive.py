@@ -173,6 +173,8 @@ def bayesian_contrastive(
     negatives keep a large weight even if all scores are almost equal, and embeddings may collapse:
     train with ``beta=0.5`` until the positives score higher.
 
+    Precision: ranks are those of the given scores, which are also the logits.
+
     Args:
       neg: Scores :math:`s_j` of several negatives: a single one has the top rank.
       tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative.

@@ -125,6 +125,8 @@ def uniformity(
 
     .. math:: \ell = \log \frac{1}{n (n-1)} \sum_{i \ne j} e^{-c \lVert x_i - x_j \rVert^2}
 
+    Precision: products are in full float32 on every platform.
+
     Args:
       x: Unit-norm embeddings of each set, shape ``[*batch, n, dim]``. Distances are computed
         from inner products, which lose precision for embeddings of large norm.

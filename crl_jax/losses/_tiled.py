@@ -52,6 +52,8 @@ def tiled_view_loss(
     backward. Reverse-mode differentiable with respect to embeddings, weights and
     hyper-parameters, as far as the loss is.
 
+    Precision: that of :func:`view_scores`.
+
     Args:
       loss: ``loss(pos, neg, *, where, weights, reduce_fn, **hyperparams)``, such as
         :func:`info_nce`. Bind static options with ``functools.partial``, for instance ``bins`` of
@@ -98,6 +100,8 @@ def tiled_tower_loss(
     **hyperparams: Any,
 ) -> Float[Array, ""]:
     """Mean loss over the B anchors of :func:`tower_scores`, computed in tiles of scores.
+
+    Precision: that of :func:`tower_scores`.
 
     Args:
       x, y, ids: As in :func:`tower_scores`.

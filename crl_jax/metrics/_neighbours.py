@@ -32,6 +32,8 @@ def knn_accuracy(
 ) -> Float[Array, ""]:
     """Computes the accuracy of :func:`knn_predict`.
 
+    Precision: products are in full float32 on every platform.
+
     Args:
       queries: Representations to classify, shape ``[n, dim]``.
       query_labels: Their classes, integers below ``n_classes``, shape ``[n]``; queries with
@@ -92,6 +94,8 @@ def knn_predict(
 
     The code published with the debiased, hard and Bayesian contrastive losses uses ``k=200,
     temperature=0.5`` on the features before the projection head.
+
+    Precision: products are in full float32 on every platform.
 
     Args:
       queries: Representations of any norm, shape ``[n, dim]``.

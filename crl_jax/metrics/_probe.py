@@ -68,6 +68,8 @@ def linear_probe(
     The optimiser is L-BFGS, preconditioned by the covariance of the features and warm-started from
     larger to smaller :math:`\lambda`.
 
+    Precision: products are in full float32 on every platform.
+
     Args:
       features: Training features, shape ``[n, dim]``.
       labels: Training classes, integers below ``n_classes``, shape ``[n]``; rows with negative
@@ -127,6 +129,8 @@ def ridge_probe(
     accuracy, ties to the larger value. All strengths share one eigendecomposition of the
     covariance: the leave-one-out residual of an example with leverage :math:`h_i` is
     :math:`r_i / (1 - h_i)`.
+
+    Precision: products are in full float32 on every platform.
 
     Args:
       features, labels, test_features, test_labels, n_classes: As for :func:`linear_probe`, whose

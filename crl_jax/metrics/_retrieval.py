@@ -24,6 +24,8 @@ def retrieval_recall(
 ) -> dict[str, Float[Array, ""]]:
     """Recall@k and median rank of cross-modal retrieval by cosine similarity, in both directions.
 
+    Precision: products are in full float32 on every platform.
+
     Args:
       first: Embeddings of one modality, such as images, shape ``[n, dim]``; need not be normalised.
       second: Embeddings of the other modality, such as texts, shape ``[m, dim]``.
@@ -85,6 +87,8 @@ def retrieval_ranks(
     Ties are therefore resolved pessimistically, so that constant embeddings have the worst rank.
     Other matches do not increase the rank. NaN counts as a non-match with a higher similarity.
 
+    Precision: products are in full float32 on every platform.
+
     Args:
       queries, answers: Embeddings, ``[n, dim]`` and ``[m, dim]``; need not be normalised.
       query_ids, answer_ids: Match ids, ``[n]`` and ``[m]``; negative for no match.
@@ -120,6 +124,8 @@ def zero_shot(
 
     With prompt ensembling, the normalised embeddings of all prompts of a class, such as "a photo
     of a cat" and "a drawing of a cat", are averaged and normalised again.
+
+    Precision: products are in full float32 on every platform.
 
     Args:
       embeddings: Embeddings to classify, shape ``[n, dim]``; need not be normalised.

@@ -28,6 +28,8 @@ def uniformity(
     Equals :func:`crl_jax.losses.uniformity` without materialising :math:`n^2` distances. Use the
     loss for training.
 
+    Precision: products are in full float32 on every platform.
+
     Args:
       x: Representations of norm 1, shape ``[n, dim]``; see :func:`crl_jax.losses.normalize`.
       scale: Kernel scale :math:`c > 0`.

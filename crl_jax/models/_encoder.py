@@ -77,7 +77,10 @@ class Encoder(ABC):
         users: Int[Array | np.ndarray, "batch"],
         items: Int[Array | np.ndarray, "batch n"],
     ) -> Float[Array, "batch n"]:
-        """Scores of each user with its ``n`` candidates."""
+        """Scores of each user with its ``n`` candidates.
+
+        Precision: float32 products have the platform's default precision, as in all training.
+        """
         return self.score_vectors(take_rows(tables.users, users), take_rows(tables.items, items))
 
     def score_vectors(
@@ -90,7 +93,10 @@ class Encoder(ABC):
     def score_shared(
         self, tables: Tables, users: Int[Array, "batch"], items: Int[Array, "n"]
     ) -> Float[Array, "n batch"]:
-        """Scores of all users with all items; users are the last axis for vectorisation."""
+        """Scores of all users with all items; users are the last axis for vectorisation.
+
+        Precision: that of :meth:`score`.
+        """
         return self._normalize(tables.items[items]) @ self._normalize(tables.users[users]).T
 
     def table_paths(self) -> tuple[str, ...]:

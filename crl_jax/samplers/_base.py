@@ -32,6 +32,8 @@ class SamplingContext:
       epoch: Number of completed epochs.
       encoder: Computes scores from ``tables``.
       n: Negatives per anchor. Static.
+
+    Precision: scores are compared, so that their products are in full float32.
     """
 
     users: Int[Array, "batch"]
@@ -42,13 +44,22 @@ class SamplingContext:
     encoder: Encoder
     n: int = field(default=1, metadata=STATIC)
 
-    def scores(self, items: Int[Array, "batch n"]) -> Float[Array, "batch n"]:
-        """Scores of each anchor with its own ``n`` items, without gradient."""
-        return self.encoder.score(jax.lax.stop_gradient(self.tables), self.users, items)
+    def scores(
+        self, items: Int[Array, "batch n"], tables: Tables | None = None
+    ) -> Float[Array, "batch n"]:
+        """Scores of each anchor with its own ``n`` items, without gradient.
+
+        ``tables`` are other embeddings, such as earlier ones; by default those of the context.
+        """
+        tables = jax.lax.stop_gradient(self.tables if tables is None else tables)
+        with jax.default_matmul_precision("highest"):
+            return self.encoder.score(tables, self.users, items)
 
     def shared_scores(self, items: Int[Array, "n"]) -> Float[Array, "n batch"]:
         """Scores of all anchors with ``n`` common items, without gradient; anchors last."""
-        return self.encoder.score_shared(jax.lax.stop_gradient(self.tables), self.users, items)
+        tables = jax.lax.stop_gradient(self.tables)
+        with jax.default_matmul_precision("highest"):
+            return self.encoder.score_shared(tables, self.users, items)
 
 
 class Pools(NamedTuple):

@@ -120,10 +120,8 @@ class SRNS(Sampler):
         scores = batch.scores(both)
         current = _likelihood(scores[:, : 1 + self.memory])
         past = jax.vmap(
-            lambda tables: _likelihood(
-                batch.encoder.score(tables, batch.users, both[:, : 1 + self.memory])
-            )
-        )(jax.lax.stop_gradient(state.past))
+            lambda tables: _likelihood(batch.scores(both[:, : 1 + self.memory], tables))
+        )(state.past)
         ramp = jnp.minimum(batch.epoch.astype(jnp.float32) / self.warm_up, 1)
         value = current + self.variance_weight * ramp * jnp.std(past, axis=0)
         _, index = jax.lax.top_k(value, batch.n)

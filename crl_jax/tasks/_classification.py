@@ -33,6 +33,8 @@ class Classification(Task):
     The data are :class:`LabelledExamples` or pairs ``(examples, labels)``. Examples with a negative
     label are ignored. The history reports the training ``accuracy``.
 
+    Precision: logits are in full float32 of the features.
+
     Attributes:
       network: Network with a method ``features``, returning ``[batch, dim]``. Static.
       augment: Random views, see :data:`Augment`.
@@ -137,7 +139,9 @@ class Classification(Task):
                 f"`dim` must be the width of the features, whose shape is {features.shape}, "
                 f"got {self.dim}."
             )
-        logits = features @ layer["kernel"].astype(features.dtype)
+        logits = jnp.matmul(
+            features, layer["kernel"].astype(features.dtype), precision=jax.lax.Precision.HIGHEST
+        )
         (logits,) = at_least_float32(logits + layer["bias"].astype(logits.dtype)[None])
         return logits, variables if self.finetune else model_state
 

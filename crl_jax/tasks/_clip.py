@@ -51,6 +51,8 @@ class CLIP(ScoreTask):
     With labels the history reports ``false_negatives`` and ``auc``, see :class:`SimCLR`. Labels do
     not affect training unless ``exclude_equal`` is set.
 
+    Precision: that of :func:`crl_jax.losses.tower_scores`.
+
     Attributes:
       first: Encoder of first halves. Static.
       second: Encoder of second halves, of the same dimension. Static.
@@ -236,7 +238,13 @@ class CLIP(ScoreTask):
         assert self.tile is not None
         n = len(x)
         few, index = min(n, max(self.tile, AUC_ANCHORS)), jnp.arange(n, dtype=jnp.int32)
-        scores = jax.lax.stop_gradient(jnp.matmul(x[:few], y.T, preferred_element_type=jnp.float32))
+        # In full float32: these scores are only ranked.
+        scores = jax.lax.stop_gradient(
+            jnp.matmul(
+                x[:few], y.T, precision=jax.lax.Precision.HIGHEST,
+                preferred_element_type=jnp.float32,
+            )
+        )  # fmt: skip
         where = ctx.where[:few, None] & ctx.where[None, :]
         where = where & (index[:few, None] != index[None, :])
         classes = class_masks(None if labels is None else labels[:few], labels)

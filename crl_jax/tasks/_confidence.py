@@ -54,6 +54,8 @@ class ConfidenceEM:
     a closed-form distribution and the density:
     ``ConfidenceEM(prior, VarianceGamma(27, 0.6), rule="density")``.
 
+    Precision: scores are computed in full float32, and the distribution fitted to them.
+
     Attributes:
       prior: Prior :math:`P(c_{ui} = 1)` in [0, 1]: per item or per pair, see
         :data:`crl_jax.samplers.Prior`, such as :func:`crl_jax.weights.credibility_prior`; or
@@ -133,7 +135,7 @@ class ConfidenceEM:
         Returns:
           The :math:`\hat c_{ui}`, divided by their mean with ``normalize``; 1 if all of them are 0.
         """
-        scores = _map_pairs(partial(encoder.score, tables), users, items)
+        scores = _map_pairs(partial(_score, encoder, tables), users, items)
         if isinstance(self.prior, InteractionPrior):
             check_shape("prior", self.prior.values, users.shape)
             prior = jnp.asarray(self.prior.values, jnp.float32)
@@ -173,8 +175,14 @@ class ConfidenceEM:
         if not self.may_lack_fit:
             return jnp.zeros(())
         index = jax.random.randint(key, (self.n_sample,), 0, users.shape[0], jnp.int32)
-        sample = _map_pairs(partial(encoder.score, tables), users[index], items[index])
+        sample = _map_pairs(partial(_score, encoder, tables), users[index], items[index])
         return lack_of_fit(sample, distribution=self.distribution)
+
+
+def _score(encoder: Encoder, tables: Tables, users: Array, items: Array) -> Array:
+    """Scores in full float32: a distribution is fitted to them."""
+    with jax.default_matmul_precision("highest"):
+        return encoder.score(tables, users, items)
 
 
 def _map_pairs(fn: Callable[[Array, Array], Array], users: Array, items: Array) -> Array:

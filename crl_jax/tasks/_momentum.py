@@ -52,6 +52,8 @@ class MoCo(SimCLR):
     The published code computes them per device and therefore shuffles keys among devices, so that
     the statistics do not reveal a query's key; here this is unnecessary.
 
+    Precision: that of :func:`crl_jax.losses.tower_scores`.
+
     Attributes:
       momentum: Momentum :math:`m` of the key encoder, in [0, 1].
       dim: Dimension of the embeddings. Static.

@@ -67,6 +67,8 @@ class PCL(MoCo):
     Differences from the published code: all centroids are negatives instead of a sample of them;
     k-means uses cosines and one initialization instead of distances and five.
 
+    Precision: the clustering is in full float32.
+
     Attributes:
       data: All examples, every leaf ``[n, ...]``, or :class:`LabelledExamples`. Batches are drawn
         from these by index.
@@ -207,7 +209,7 @@ def spherical_kmeans(
 
     def assign(centroids: Array) -> tuple[Array, Array]:
         def assign_rows(rows: Array) -> tuple[Array, Array]:
-            scores = rows @ centroids.T
+            scores = jnp.matmul(rows, centroids.T, precision=jax.lax.Precision.HIGHEST)
             best = jnp.max(scores, axis=1)
             # The first maximum. On CPUs jnp.argmax alone costs more than the product.
             ids = jnp.arange(k, dtype=jnp.int32)[None, :]

@@ -32,6 +32,8 @@ class SimCLR(ScoreTask, TwoViewTask):
     class, and ``auc``, the AUC of keys of the anchor's class against the others, at least 0.5.
     Neither affects training.
 
+    Precision: that of :func:`crl_jax.losses.view_scores`.
+
     Attributes:
       network: Encoder of a view, ``[batch, dim]``. Scores are cosines, so embeddings need not be
         normalized. Static.

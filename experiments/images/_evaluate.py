@@ -57,7 +57,8 @@ def evaluate_features(
         )
         found["linear"] = probe.accuracy
         if n_classes > _FEW_CLASSES:
-            best = jax.lax.top_k(of_test @ probe.kernel + probe.bias[None], 5)[1]
+            scores = jnp.matmul(of_test, probe.kernel, precision=jax.lax.Precision.HIGHEST)
+            best = jax.lax.top_k(scores + probe.bias[None], 5)[1]
             found["linear_top5"] = jnp.mean(jnp.any(best == truth[:, None], axis=1))
         classes.append(probe.predictions)
     if options.probe != "fast":

@@ -123,7 +123,7 @@ def _count_scores(
 ) -> dict[str, jax.Array]:
     del model_state
     tables = task.serving.serving_tables(params)
-    scores = tables.users @ tables.items.T
+    scores = jnp.matmul(tables.users, tables.items.T, precision=jax.lax.Precision.HIGHEST)
     n = edges.size - 1
     bins = jnp.clip(jnp.searchsorted(edges, scores.ravel(), side="right") - 1, 0, n - 1)
     cells = kind.ravel().astype(jnp.int32) * n + bins

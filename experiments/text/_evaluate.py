@@ -294,7 +294,7 @@ def _scores(
     if not is_triplets:
         both = jnp.tile(labels, 2)
         return losses.view_scores(*jnp.split(z, 2)), both[:, None] != both[None, :]
-    cosines = z[:n] @ z[n:].T
+    cosines = jnp.matmul(z[:n], z[n:].T, precision=jax.lax.Precision.HIGHEST)
     own = jnp.arange(2 * n)[None, :] == jnp.arange(n)[:, None]
     of_query, of_keys = batch.labels[:n], batch.labels[n:]
     scores = losses.BatchScores(jnp.diagonal(cosines), cosines, ~own)
