@@ -12,14 +12,16 @@ from jaxtyping import Array, Key
 from .._mesh import TABLE, axis_size
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
+from ._bit_layout import BitLayout
 from ._dense_layout import DenseLayout
 from ._gather_layout import GatherLayout
 from ._sharded_layout import ShardedLayout
 
-Layout = Literal["auto", "rows", "dense"]
-"""Layout of the adjacency matrix on the device: gathered rows, a dense matrix, or by platform."""
-DENSE_BYTES = {"cpu": 0, "gpu": 2**28, "tpu": 2**32}
-"""Largest adjacency matrix in bytes for which ``"auto"`` chooses the dense layout, by platform.
+Layout = Literal["auto", "rows", "dense", "bits"]
+"""Layout of the adjacency matrix on the device: gathered rows, a matrix in bfloat16, a matrix of
+one bit per entry, or by platform."""
+MATRIX_LAYOUTS: dict[str, tuple[Layout, int]] = {"gpu": ("dense", 2**28), "tpu": ("bits", 2**30)}
+"""Layout that ``"auto"`` chooses by platform if its matrix has at most this number of bytes.
 
 On CPUs gathers are faster at any size. A GPU gathers fast, so that a matrix product pays only if it
 costs less than launching a dozen kernels. A TPU gathers slowly and multiplies fast.
@@ -62,24 +64,28 @@ class InteractionGraph:
         Args:
           train: Training interactions only: a model sees all edges that it propagates over.
           layout: ``"rows"`` gathers and sums rows; ``"dense"`` multiplies by a bfloat16 matrix of
-            ``n_users × n_items``; ``"auto"`` chooses by the platform and that size.
+            ``n_users × n_items``; ``"bits"`` multiplies by a matrix of one bit per entry, without
+            its empty blocks and on TPUs in fixed point of 24 bits; ``"auto"`` chooses by the
+            platform and that size.
           droppable: Whether to support :meth:`drop`, at twice the memory.
           platform: Platform that ``"auto"`` chooses for, such as ``"tpu"``; by default that of the
-            default device.
+            default device. Programs with the chosen layout can be compiled for any platform.
 
         Raises:
           ValueError: If the layout is unknown or the graph has 2**31 - 1 edges or more.
         """
-        if layout not in ("auto", "rows", "dense"):
-            raise ValueError(f"`layout` must be one of auto, rows, dense, got {layout!r}.")
+        if layout not in ("auto", "rows", "dense", "bits"):
+            raise ValueError(f"`layout` must be one of auto, rows, dense, bits, got {layout!r}.")
         if len(train) >= np.iinfo(np.int32).max:
             raise ValueError(
                 f"`train` must have fewer than 2**31 - 1 interactions, got {len(train)}."
             )
         if layout == "auto":
-            budget = DENSE_BYTES.get(platform or jax.default_backend(), 0)
-            layout = "dense" if 2 * train.n_users * train.n_items <= budget else "rows"
-        kind = DenseLayout if layout == "dense" else GatherLayout
+            matrix, budget = MATRIX_LAYOUTS.get(platform or jax.default_backend(), ("rows", 0))
+            entries = train.n_users * train.n_items
+            size = 2 * entries if matrix == "dense" else entries // 8
+            layout = matrix if size <= budget else "rows"
+        kind = {"rows": GatherLayout, "dense": DenseLayout, "bits": BitLayout}[layout]
         return cls(
             n_users=train.n_users,
             n_items=train.n_items,
@@ -93,9 +99,11 @@ class InteractionGraph:
     def shard(self, mesh: Mesh) -> "InteractionGraph":
         """Returns the graph for tables whose rows are sharded along the axis ``table`` of a mesh.
 
-        Each device holds the edges of its rows. A graph with the dense layout or with droppable
-        edges is replicated on every device.
+        Each device holds the edges of its rows. A graph with another layout than rows or with
+        droppable edges is replicated on every device.
         """
+        if isinstance(self.layout, BitLayout):
+            return replace(self, layout=replace(self.layout, mesh=mesh))
         if axis_size(mesh, TABLE) == 1 or not isinstance(self.layout, GatherLayout):
             return self
         if self.layout.users.edges is not None:

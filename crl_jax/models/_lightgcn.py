@@ -14,6 +14,7 @@ from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
 from ._encoder import Encoder, Similarity, Tables
+from ._gather_layout import GatherLayout
 from ._interaction_graph import InteractionGraph, Layout
 from ._mf import Initializer, init_tables, normal
 from ._propagation import LayerNoise, propagate_mixes, propagate_per_layer
@@ -142,7 +143,7 @@ class LightGCN(Encoder):
 
         Noise depends on the order of the layout; with noise the graph is replicated.
         """
-        if self.noise is not None:
+        if self.noise is not None and isinstance(self.graph.layout, GatherLayout):
             return self
         return replace(self, graph=self.graph.shard(mesh))
 

@@ -6,7 +6,7 @@ import numpy as np
 from crl_jax.data import Interactions
 from crl_jax.models import Tables
 
-LAYOUTS = ("rows", "dense")
+LAYOUTS = ("rows", "dense", "bits")
 DIM = 5
 
 

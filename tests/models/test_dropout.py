@@ -56,7 +56,10 @@ def test_dropped_nodes_lose_their_links_and_the_others_count_more(layout):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(("name", "layout"), [("heavy and empty", "rows"), ("one item", "dense")])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("heavy and empty", "rows"), ("one item", "dense"), ("heavy and empty", "bits")],
+)
 def test_what_is_left_is_divided_by_the_degrees_that_are_left(name, layout):
     taken = GRAPHS[name]
     graph = InteractionGraph.from_interactions(interactions(taken), layout=layout, droppable=True)

@@ -9,10 +9,13 @@ import pytest
 from _helpers.graphs import GRAPHS, LAYOUTS, interactions, normalised, some_tables, stacked
 from _helpers.programs import counted
 from _helpers.refusals import raises
+from jax import export
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from crl_jax.kernels._bit_matrix import kernel_product
 from crl_jax.models import InteractionGraph, Tables, propagate
 from crl_jax.models._dense_layout import _times_split
-from crl_jax.models._interaction_graph import DENSE_BYTES
+from crl_jax.models._interaction_graph import MATRIX_LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("quick_compiles", "narrow_blocks")
 
@@ -157,20 +160,85 @@ def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
     assert jax.jit(run).lower(tables).compile().as_text().count(" conditional(") >= 6
 
 
-def test_auto_lays_out_by_backend_and_size(monkeypatch):
+@pytest.mark.parametrize(
+    ("platform", "layout", "entries"), [("gpu", "Dense", 2**27), ("tpu", "Bit", 2**33)]
+)
+def test_auto_lays_out_by_platform_and_size(monkeypatch, platform, layout, entries):
     small = interactions(GRAPHS["one user"])
-    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "GatherLayout"
-    monkeypatch.setitem(DENSE_BYTES, jax.default_backend(), 2 * 37)
-    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "DenseLayout"
-    monkeypatch.setitem(DENSE_BYTES, jax.default_backend(), 2 * 37 - 1)
-    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "GatherLayout"
+
+    def chosen(platform):
+        graph = InteractionGraph.from_interactions(small, platform=platform)
+        return type(graph.layout).__name__.removesuffix("Layout")
+
+    assert chosen("cpu") == chosen(None) == "Gather"
+    assert chosen(platform) == layout
+    name, budget = MATRIX_LAYOUTS[platform]
+    assert name.startswith(layout.lower())
+    size_of_entry = budget / entries
+    monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, int(37 * size_of_entry)))
+    assert chosen(platform) == layout
+    monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, int(37 * size_of_entry) - 1))
+    assert chosen(platform) == "Gather"
+
+
+def test_each_platform_gets_its_program_from_one_process(monkeypatch):
+    """A graph with bits for a TPU is the plain product elsewhere, of equal values."""
+    taken, weights = GRAPHS["heavy and empty"], (0.5, 0.0, -2.0)
+    graph = InteractionGraph.from_interactions(interactions(taken), platform="tpu")
+    tables = some_tables(taken, dim=7)
+    product = jax.jit(jax.grad(lambda t: stacked_norm(propagate(graph, t, weights))))
+    programs = {p: export.export(product, platforms=(p,))(tables) for p in ("cpu", "cuda", "tpu")}
+    kernels = {p: "tpu_custom_call" in e.mlir_module() for p, e in programs.items()}
+    assert kernels == {"cpu": False, "cuda": False, "tpu": True}
+    operator = 0.5 * np.eye(sum(taken.shape)) - 2 * np.linalg.matrix_power(normalised(taken), 2)
+    want = 2 * operator @ operator @ stacked(tables)
+    atol = 1e-6 * abs(want).max()
+    np.testing.assert_allclose(stacked(programs["cpu"].call(tables)), want, rtol=0, atol=atol)
+    # The kernel itself, interpreted; jax caches traces of equal functions.
+    kernel = partial(kernel_product, interpret=True)
+    monkeypatch.setattr("crl_jax.kernels._bit_matrix._plain", kernel)
+    jax.clear_caches()
+    got = jax.grad(lambda t: stacked_norm(propagate(graph, t, weights)))(tables)
+    np.testing.assert_allclose(stacked(got), want, rtol=0, atol=atol)
+    jax.clear_caches()
+
+
+def stacked_norm(tables):
+    return sum(jnp.vdot(x, x) for x in tables)
+
+
+def test_runs_with_edges_of_their_own_and_a_mesh_compile_to_the_kernel():
+    taken, rate = GRAPHS["heavy and empty"], 0.3
+    graph = InteractionGraph.from_interactions(interactions(taken), layout="bits", droppable=True)
+    runs = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), some_tables(taken))
+
+    def run(key, tables):
+        return propagate(graph.drop(key, rate), tables)
+
+    keys = jax.random.split(jax.random.key(3), 2)
+    together = jax.jit(jax.vmap(run))
+    assert (
+        "tpu_custom_call" in export.export(together, platforms=("tpu",))(keys, runs).mlir_module()
+    )
+    got = together(keys, runs)
+    for place, key in enumerate(keys):
+        one = jax.jit(run)(key, Tables(*(x[place] for x in runs)))
+        np.testing.assert_allclose(stacked(x[place] for x in got), stacked(one), atol=1e-6)
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "table"))
+    tables = jax.device_put(some_tables(taken), NamedSharding(mesh, PartitionSpec("table")))
+    sharded = jax.jit(partial(propagate, graph.shard(mesh)))
+    np.testing.assert_allclose(
+        stacked(sharded(tables)), normalised(taken) @ stacked(tables), rtol=1e-5, atol=1e-6
+    )
+    lowered = sharded.trace(tables).lower(lowering_platforms=("tpu",))
+    assert "tpu_custom_call" in lowered.as_text()
 
 
 def test_bad_arguments_are_named():
     taken = GRAPHS["one user"]
     data, tables = interactions(taken), some_tables(taken)
     graph = InteractionGraph.from_interactions(data)
-    with raises(ValueError, match="`layout` must be one of auto, rows, dense, got 'csr'"):
+    with raises(ValueError, match="`layout` must be one of auto, rows, dense, bits, got 'csr'"):
         InteractionGraph.from_interactions(data, layout="csr")  # pyright: ignore[reportArgumentType]
     for layout in LAYOUTS:
         with raises(ValueError, match="droppable=True"):

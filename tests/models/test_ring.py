@@ -103,6 +103,15 @@ def test_with_noise_the_graph_stays_whole():
     assert noisy.shard(MESHES["2"]) is noisy
 
 
+@pytest.mark.parametrize("noise", [None, 0.1])
+def test_bits_are_multiplied_on_every_device_of_any_mesh(noise):
+    """Compilers cannot partition the kernel: the layout has to know the mesh."""
+    log = interactions(GRAPHS["one user"])
+    encoder = LightGCN.from_interactions(log, noise=noise, layout="bits")
+    for mesh in (mesh_of(4, 1), MESHES["3 of 6"]):
+        assert encoder.shard(mesh).graph.layout.mesh == mesh
+
+
 def test_each_device_holds_the_links_of_its_rows():
     graph = graph_on(GRAPHS["heavy and empty"], MESHES["8"])
     for leaf in jax.tree.leaves(graph.layout):
