@@ -5,7 +5,6 @@ A kernel is chosen by an argument or, while compiling, by the platform
 default one is right too.
 """
 
-from ._bit_matrix import BLOCK as BLOCK
 from ._bit_matrix import BitMatrix as BitMatrix
 from ._bit_matrix import bit_product as bit_product
 from ._bitonic_sort import bitonic_ranks as bitonic_ranks

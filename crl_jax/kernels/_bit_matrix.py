@@ -31,6 +31,8 @@ BLOCK = 1024
 _WORDS = BLOCK // 32
 _GROUP = 128
 """Rows that one shift unpacks."""
+_WIDEST = 128
+"""Columns of a table at once: sums of 512 do not fit into the fast memory of a TPU v5e."""
 _LARGEST = 127 * 2**16
 """Largest number in three balanced digits of 8 bits whose first digit is positive."""
 
@@ -64,6 +66,16 @@ class BitMatrix:
             by_row=jnp.asarray(_occupied(blocks, sizes)),
             by_column=jnp.asarray(_occupied(blocks[::-1], sizes[::-1])),
         )
+
+    @staticmethod
+    def count_blocks(rows: Int[np.ndarray, "n"], columns: Int[np.ndarray, "n"]) -> int:
+        """Number of blocks that contain an entry."""
+        return np.unique(np.stack([rows, columns]) // BLOCK, axis=1).shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns with padding."""
+        return 32 * self.words.shape[0], self.words.shape[1]
 
     def masked(self, entries: Int[Array, "2 n"], keep: Bool[Array, "n"]) -> "BitMatrix":
         """Returns the matrix with ones only at those of its ``entries`` where ``keep`` is True."""
@@ -111,7 +123,7 @@ bit_product.defvjp(
 
 
 def _plain(matrix: BitMatrix, table: Array, *, transposed: bool) -> Array:
-    """One block of rows after another."""
+    """Product by unpacking blocks of rows one after another."""
     words = matrix.words.reshape(-1, _WORDS, matrix.words.shape[1])
     product = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     if not transposed:
@@ -137,7 +149,11 @@ def kernel_product(
     matrix: BitMatrix, table: Float[Array, "_n dim"], *, transposed: bool, interpret: bool = False
 ) -> Float[Array, "_m dim"]:
     """The product in fixed point by a Pallas kernel for TPUs."""
-    # Imported here: takes half a second, which CPUs and GPUs need not spend.
+    if table.shape[1] > _WIDEST:
+        product = partial(kernel_product, matrix, transposed=transposed, interpret=interpret)
+        starts = list(range(_WIDEST, table.shape[1], _WIDEST))
+        return jnp.concatenate([product(x) for x in jnp.split(table, starts, axis=1)], axis=1)
+    # Imported here: takes half a second, and no other layout needs it.
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
@@ -147,7 +163,7 @@ def kernel_product(
     rounded = jnp.round(table / scale * _LARGEST).astype(jnp.int32).T
     dim, blocks = len(rounded), matrix.by_column if transposed else matrix.by_row
     n_steps = blocks.shape[1]
-    n_out = matrix.words.shape[1] if transposed else 32 * matrix.words.shape[0]
+    n_out = matrix.shape[1 if transposed else 0]
 
     def kernel(blocks: Any, words: Any, table: Any, out: Any, sums: Any) -> None:
         step = pl.program_id(0)

@@ -20,11 +20,18 @@ from ._sharded_layout import ShardedLayout
 Layout = Literal["auto", "rows", "dense", "bits"]
 """Layout of the adjacency matrix on the device: gathered rows, a matrix in bfloat16, a matrix of
 one bit per entry, or by platform."""
-MATRIX_LAYOUTS: dict[str, tuple[Layout, int]] = {"gpu": ("dense", 2**28), "tpu": ("bits", 2**30)}
-"""Layout that ``"auto"`` chooses by platform if its matrix has at most this number of bytes.
+MATRIX_LAYOUTS: dict[str, tuple[Layout, int, int]] = {
+    "tpu": ("bits", 2**30, 4096),
+    "tpu v4": ("dense", 2**32, 4096),
+}
+"""Layout that ``"auto"`` chooses by platform in place of rows, up to this number of bytes of its
+matrix and of entries per interaction; ``"tpu v4"`` are those without products of 8-bit integers.
 
-On CPUs gathers are faster at any size. A GPU gathers fast, so that a matrix product pays only if it
-costs less than launching a dozen kernels. A TPU gathers slowly and multiplies fast.
+On CPUs and GPUs gathers are faster at any size. A training step of three layers on random graphs
+takes an H100 with JAX 0.11.2 0.15 ms with rows and 0.16 ms with a dense matrix at the size of
+MovieLens 100K, 0.45 and 0.67 ms at that of MovieLens 1M; at that of Gowalla it takes 0.77 ms with
+rows, and a forward pass 15 ms with the matrix. On a TPU v5e, the compiler's cycles of rows and bits
+are equal at about 5,000 entries per interaction; not measured on a device.
 """
 
 
@@ -68,8 +75,9 @@ class InteractionGraph:
             its empty blocks and on TPUs in fixed point of 24 bits; ``"auto"`` chooses by the
             platform and that size.
           droppable: Whether to support :meth:`drop`, at twice the memory.
-          platform: Platform that ``"auto"`` chooses for, such as ``"tpu"``; by default that of the
-            default device. Programs with the chosen layout can be compiled for any platform.
+          platform: Platform that ``"auto"`` chooses for, a key of ``MATRIX_LAYOUTS`` or ``"cpu"``;
+            by default that of the default device. Programs with the chosen layout can be compiled
+            for any platform.
 
         Raises:
           ValueError: If the layout is unknown or the graph has 2**31 - 1 edges or more.
@@ -81,10 +89,7 @@ class InteractionGraph:
                 f"`train` must have fewer than 2**31 - 1 interactions, got {len(train)}."
             )
         if layout == "auto":
-            matrix, budget = MATRIX_LAYOUTS.get(platform or jax.default_backend(), ("rows", 0))
-            entries = train.n_users * train.n_items
-            size = 2 * entries if matrix == "dense" else entries // 8
-            layout = matrix if size <= budget else "rows"
+            layout = _choose_layout(train, platform or _default_platform())
         kind = {"rows": GatherLayout, "dense": DenseLayout, "bits": BitLayout}[layout]
         return cls(
             n_users=train.n_users,
@@ -153,3 +158,16 @@ class InteractionGraph:
         users, items = (jnp.round(x[:, 0]).astype(jnp.int32) for x in counts)
         scale = jnp.ones_like(self.edge_scale)
         return replace(self, user_degrees=users, item_degrees=items, edge_scale=scale)
+
+
+def _choose_layout(train: Interactions, platform: str) -> Layout:
+    layout, n_bytes, entries_per_interaction = MATRIX_LAYOUTS.get(platform, ("rows", 0, 0))
+    entries = train.n_users * train.n_items
+    size = 2 * entries if layout == "dense" else entries / 8
+    fits = size <= n_bytes and entries <= entries_per_interaction * len(train)
+    return layout if fits else "rows"
+
+
+def _default_platform() -> str:
+    is_old = jax.devices()[0].device_kind in ("TPU v2", "TPU v3", "TPU v4")
+    return "tpu v4" if is_old else jax.default_backend()

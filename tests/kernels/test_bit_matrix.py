@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from crl_jax.kernels import BLOCK, BitMatrix, bit_product
-from crl_jax.kernels._bit_matrix import _digits, _plain, kernel_product
+from crl_jax.kernels import BitMatrix, bit_product
+from crl_jax.kernels._bit_matrix import BLOCK, _digits, _plain, kernel_product
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -103,6 +103,13 @@ def test_the_gradient_is_the_transposed_product(transposed):
     change = np.random.default_rng(3).normal(size=table.shape)
     difference = np.vdot(dense @ change, slope)
     np.testing.assert_allclose(np.vdot(gradient(jnp.asarray(table)), change), difference, rtol=1e-5)
+
+
+def test_wide_tables_are_multiplied_in_parts():
+    _, table = operands(False, 1)
+    wide = np.tile(table, (1, 30))
+    got = product("kernel", MATRIX, wide, False)
+    np.testing.assert_array_equal(got, np.tile(product("kernel", MATRIX, table, False), (1, 30)))
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -1,6 +1,7 @@
 """Propagation against float64 products: sparse ones of SciPy and explicit dense ones."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -161,24 +162,37 @@ def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
 
 
 @pytest.mark.parametrize(
-    ("platform", "layout", "entries"), [("gpu", "Dense", 2**27), ("tpu", "Bit", 2**33)]
+    ("platform", "layout", "bits_per_entry"),
+    [("tpu", "Bit", 1), ("tpu v4", "Dense", 16)],
 )
-def test_auto_lays_out_by_platform_and_size(monkeypatch, platform, layout, entries):
-    small = interactions(GRAPHS["one user"])
+def test_auto_lays_out_by_platform_size_and_density(monkeypatch, platform, layout, bits_per_entry):
+    full = GRAPHS["one user"]
+    sparse = full & (np.arange(full.size) < 4)
 
-    def chosen(platform):
-        graph = InteractionGraph.from_interactions(small, platform=platform)
+    def chosen(platform, taken=full):
+        graph = InteractionGraph.from_interactions(interactions(taken), platform=platform)
         return type(graph.layout).__name__.removesuffix("Layout")
 
-    assert chosen("cpu") == chosen(None) == "Gather"
+    assert chosen("cpu") == chosen("gpu") == chosen(None) == "Gather"
     assert chosen(platform) == layout
-    name, budget = MATRIX_LAYOUTS[platform]
-    assert name.startswith(layout.lower())
-    size_of_entry = budget / entries
-    monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, int(37 * size_of_entry)))
+    name, _, ratio = MATRIX_LAYOUTS[platform]
+    n_bytes = full.size * bits_per_entry / 8
+    monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, n_bytes, ratio))
     assert chosen(platform) == layout
-    monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, int(37 * size_of_entry) - 1))
+    monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, n_bytes - 1 / 8, ratio))
     assert chosen(platform) == "Gather"
+    monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, n_bytes, full.size / 4))
+    assert chosen(platform, sparse) == layout
+    monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, n_bytes, full.size / 4 - 1))
+    assert chosen(platform, sparse) == "Gather"
+
+
+def test_tpus_without_products_of_integers_get_the_dense_layout(monkeypatch):
+    for kind, layout in {"TPU v4": "DenseLayout", "TPU v5 lite": "BitLayout"}.items():
+        monkeypatch.setattr(jax, "devices", lambda kind=kind: [SimpleNamespace(device_kind=kind)])
+        monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+        graph = InteractionGraph.from_interactions(interactions(GRAPHS["one user"]))
+        assert type(graph.layout).__name__ == layout
 
 
 def test_each_platform_gets_its_program_from_one_process(monkeypatch):
