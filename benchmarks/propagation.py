@@ -40,8 +40,8 @@ from ._report import (
 DIM, N_LAYERS = 64, 3
 DATASETS = {"ml-100k": "ml-100k/train.csv", "gowalla": "gowalla/train.txt"}
 LARGEST_DENSE = 2**26
-"""Number of entries of the largest dense matrix that is measured."""
-OURS = ("rows", "dense")
+"""Number of entries of the largest matrix that is measured by default."""
+OURS = ("rows", "dense", "bits")
 REFERENCES = ("segment_sum", "BCSR", "SciPy")
 KINDS = ("product", "gradient")
 
@@ -261,12 +261,20 @@ def make(data: Path, dataset: str, name: str) -> tuple[Row, Callable[[str], Timi
     return first, lambda kind: timed(calls[kind])._replace(value=None)
 
 
-def measure(data: Path, dataset: str, repeats: int) -> list[Row]:
-    """Times all contestants alternately on one dataset."""
+def measure(data: Path, dataset: str, repeats: int, layouts: list[str] | None) -> list[Row]:
+    """Times all contestants alternately on one dataset.
+
+    ``layouts`` are those next to rows; by default all of at most :data:`LARGEST_DENSE` entries.
+    """
     interactions = load(data, dataset)
-    names = [*OURS, *REFERENCES, *(f"PyTorch, threads: {n}" for n in THREADS)]
-    if interactions.n_users * interactions.n_items > LARGEST_DENSE:
-        names.remove("dense")
+    if layouts is None:
+        is_large = interactions.n_users * interactions.n_items > LARGEST_DENSE
+        layouts = list(OURS[:1] if is_large else OURS)
+    names = [
+        *dict.fromkeys(["rows", *layouts]),
+        *REFERENCES,
+        *(f"PyTorch, threads: {n}" for n in THREADS),
+    ]
     workers = {name: Worker(make, data, dataset, name) for name in names}
     rows = [{"data": dataset, "name": name, **worker.first} for name, worker in workers.items()]
     for kind in KINDS:
@@ -298,12 +306,15 @@ def main() -> None:
     arguments.add_argument(
         "--datasets", nargs="+", choices=DATASETS, default=list(DATASETS), help="by default all"
     )
+    arguments.add_argument(
+        "--layouts", nargs="+", choices=OURS, help="next to rows; by default all if small"
+    )
     arguments.add_argument("--repeats", type=count, default=10, help="turns of 3 calls each")
     args = arguments.parse_args()
     report = Report(args.out, "jax", "jaxlib", "torch", "numpy", "scipy", dim=DIM, layers=N_LAYERS)
     for dataset in args.datasets:
         report.add(
-            measure(args.data, dataset, args.repeats),
+            measure(args.data, dataset, args.repeats, args.layouts),
             hide=(
                 "product_error", "gradient_error", "product_times_rows", "product_ms_min",
                 "gradient_ms_min",
