@@ -127,7 +127,8 @@ def debiased_log_sum(
     """
     neg, pos = at_least_float32(neg, pos)
     log_mean = log_mean_exp(_logits(neg, temperature, where), where=where)
-    return _debias(log_mean, neg, pos, tau_plus, min_score, temperature, where)
+    log_g = debias(log_mean, log_count(neg, where), pos, tau_plus, min_score, temperature)
+    return log_g if where is None else jnp.where(jnp.any(where, axis=-1), log_g, -jnp.inf)
 
 
 @check_arguments
@@ -172,7 +173,8 @@ def hard_log_sum(
     logits = _logits(neg, temperature, where)
     beta = expand_anchor_axis(per_anchor("beta", beta, logits.shape[:-1], logits.dtype))
     log_mean = tilted_log_mean_exp(logits, beta, where=where)
-    return _debias(log_mean, neg, pos, tau_plus, min_score, temperature, where)
+    log_g = debias(log_mean, log_count(neg, where), pos, tau_plus, min_score, temperature)
+    return log_g if where is None else jnp.where(jnp.any(where, axis=-1), log_g, -jnp.inf)
 
 
 @check_arguments
@@ -275,15 +277,15 @@ def _logits(neg: Array, temperature: hp.Scalar, where: Array | None) -> Array:
     return neg / jnp.asarray(temperature, neg.dtype)
 
 
-def _debias(
+def debias(
     log_mean: Array,
-    neg: Array,
+    log_n: Array,
     pos: Array,
     tau_plus: hp.PerAnchor,
     min_score: hp.PerAnchor,
     temperature: hp.Scalar,
-    where: Array | None,
 ) -> Array:
+    """Debiased log-sum from the log-mean over N samples and ``log_n = log(N)``."""
     batch, dtype = log_mean.shape, log_mean.dtype
     check_shape("pos", pos, (*batch, *pos.shape[-1:]))
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
@@ -294,5 +296,4 @@ def _debias(
     log_true = log_debiased(log_mean, log_false, tau_plus)
     bounded = min_score != -jnp.inf  # otherwise the gradient of -inf / temperature is 0 * inf
     floor = jnp.where(bounded, jnp.where(bounded, min_score, 0) / temperature, -jnp.inf)
-    log_g = log_count(neg, where).astype(dtype) + jnp.maximum(log_true, floor)
-    return log_g if where is None else jnp.where(jnp.any(where, axis=-1), log_g, -jnp.inf)
+    return log_n.astype(dtype) + jnp.maximum(log_true, floor)

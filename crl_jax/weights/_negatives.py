@@ -93,13 +93,17 @@ def bayesian_weights(
     alpha_ = per_anchor("alpha", alpha, neg.shape[:-1], neg.dtype)
     beta_ = per_anchor("beta", beta, neg.shape[:-1], neg.dtype)
 
-    # Proportions of easy and hard samples in the target distribution of true negatives.
-    easy, hard = (1 - beta_) * alpha_, beta_ * (1 - alpha_)
+    easy, hard = target_proportions(alpha_, beta_)
+    return _relative_density(easy, hard, neg, tau_plus, alpha, bins, where)
+
+
+def target_proportions(alpha: Array, beta: Array) -> tuple[Array, Array]:
+    """Proportions of easy and hard samples in the target distribution of true negatives."""
+    easy, hard = (1 - beta) * alpha, beta * (1 - alpha)
     total = easy + hard
     nobody = total == 0
     total = jnp.where(nobody, 1, total)
-    easy, hard = jnp.where(nobody, 1, easy / total), hard / total
-    return _relative_density(easy, hard, neg, tau_plus, alpha, bins, where)
+    return jnp.where(nobody, 1, easy / total), hard / total
 
 
 @check_arguments
@@ -153,7 +157,7 @@ def _relative_density(
     bins: int | None,
     where: Array | None,
 ) -> Array:
-    r"""Density ratio ``(easy (1-Φ) + hard Φ) / h`` at each rank."""
+    """The :func:`density_ratio` at the rank of each score."""
     check_shape("where", where, neg.shape)
     batch, dtype = neg.shape[:-1], neg.dtype
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
@@ -165,13 +169,28 @@ def _relative_density(
         rank = ranks(neg, where=where).astype(dtype)
     else:
         rank = binned_ranks(neg, bins=bins, where=where)
+    small, big = map(expand_anchor_axis, end_densities(alpha, tau_plus))
+    weight = density_ratio(rank, n, easy, hard, small, big)
+    weight = jnp.where(jnp.isnan(neg), jnp.nan, weight)  # NaN has no rank
+    return weight if where is None else jnp.where(where, weight, 0)
+
+
+def end_densities(alpha: Array, tau_plus: Array) -> tuple[Array, Array]:
+    """The density h of unlabelled samples at the highest and the lowest score; their sum is 1."""
+    small = (1 - alpha) * (1 - tau_plus) + alpha * tau_plus
+    big = alpha * (1 - tau_plus) + (1 - alpha) * tau_plus
+    return small, big
+
+
+def density_ratio(
+    rank: Array, n: Array, easy: Array, hard: Array, small: Array, big: Array
+) -> Array:
+    r"""Density ratio ``(easy (1-Φ) + hard Φ) / h`` at ranks among n scores."""
     u, v = rank / n, (n - rank) / n  # v = 1 - u, exactly
 
     # All terms below are non-negative, which avoids cancellation both where the quadratic
     # degenerates (alpha or tau_plus = 0.5) and at its endpoints. In the published root,
     # a + b = 1, b/2 = big, and the discriminant b² + 4au is 4h².
-    small = expand_anchor_axis((1 - alpha) * (1 - tau_plus) + alpha * tau_plus)
-    big = expand_anchor_axis(alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)  # small + big = 1
     gap = v - small  # = big - u
     last = v == 0  # the highest score: h = small exactly, even if its square underflows
     h = jnp.where(last, small, jnp.sqrt(jnp.where(last, 1, gap * gap + u * v)))
@@ -184,9 +203,7 @@ def _relative_density(
     # is constant in u there, and its limit is 1.
     flat = h == 0
     weight = (easy * one_minus_phi + hard * phi) / jnp.where(flat, 1, h)
-    weight = jnp.where(flat, 1, weight)
-    weight = jnp.where(jnp.isnan(neg), jnp.nan, weight)  # NaN has no rank
-    return weight if where is None else jnp.where(where, weight, 0)
+    return jnp.where(flat, 1, weight)
 
 
 @check_arguments
