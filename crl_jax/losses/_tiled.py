@@ -32,6 +32,7 @@ _LEAST_ROWS = 32
 _SYMBOLIC_ROWS = 128
 
 Loss = Callable[..., Array]
+TileSum = Callable[..., tuple[Array, Array]]
 
 
 def tiled_view_loss(
@@ -81,9 +82,9 @@ def tiled_view_loss(
     4.89447 4.89447
     """
     check_pair("z1", z1, "z2", z2)
-    z, partners = jnp.concatenate([z1, z2]), jnp.concatenate([z2, z1])
-    ids = jnp.tile(_ids(ids, z1.shape[0], axis_name), 2)
-    return _mean_loss(loss, z, partners, z, ids, weights, rows, axis_name, hyperparams)
+    z, pos = jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2)
+    ids = jnp.tile(batch_ids(ids, z1.shape[0], axis_name), 2)
+    return mean_loss(loss, z, pos, z, ids, weights, rows, axis_name, hyperparams)
 
 
 @check_arguments
@@ -114,31 +115,42 @@ def tiled_tower_loss(
     """
     check_pair("x", x, "y", y)
     check_shape("where", where, x.shape[:1])
-    if where is not None:  # mask before any arithmetic: 0 * nan would propagate to the gradient
-        x, y = (jnp.where(where[:, None], z, 0) for z in (x, y))
-        weights = None if weights is None else jnp.where(where, weights, 0)
-    ids = _ids(ids, x.shape[0], axis_name)
-    return _mean_loss(loss, x, y, y, ids, weights, rows, axis_name, hyperparams, where)
+    x, y, weights = mask_pairs(x, y, weights, where)
+    ids = batch_ids(ids, x.shape[0], axis_name)
+    return mean_loss(
+        loss, x, own_scores(x, y), y, ids, weights, rows, axis_name, hyperparams, where
+    )
 
 
-class _Samples(NamedTuple):
+def mask_pairs(
+    x: Array, y: Array, weights: Array | None, where: Array | None
+) -> tuple[Array, Array, Array | None]:
+    """Zeroes masked pairs before any arithmetic: 0 * nan would propagate to the gradient."""
+    if where is None:
+        return x, y, weights
+    x, y = (jnp.where(where[:, None], z, 0) for z in (x, y))
+    return x, y, None if weights is None else jnp.where(where, weights, 0)
+
+
+class Samples(NamedTuple):
     """Sample IDs of anchors or keys, and the mask of valid ones."""
 
     ids: Array
     real: Array
 
 
-def _ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
+def batch_ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
+    """Sample ids of the anchors of a device, by default distinct over devices."""
     own = sample_ids(ids, n)
     if ids is not None or axis_name is None:
         return own
     return jax.lax.axis_index(axis_name) * n + own
 
 
-def _mean_loss(
+def mean_loss(
     loss: Loss,
     anchors: Array,
-    positives: Array,
+    pos: Array,
     keys: Array,
     ids: Array,
     weights: Array | None,
@@ -146,10 +158,15 @@ def _mean_loss(
     axis_name: str | None,
     hyperparams: dict[str, Any],
     where: Array | None = None,
+    sum_fn: Callable[..., tuple[Array, Array]] | None = None,
 ) -> Array:
+    """Mean loss over anchors; ``sum_fn`` replaces :func:`tiled_sum`, of which it has the arguments.
+
+    ``ids``, ``weights`` and hyper-parameters that are no scalars have an entry per anchor.
+    """
     n = anchors.shape[0]
     check_shape("weights", weights, (n,))
-    anchor_samples = key_samples = _Samples(
+    anchor_samples = key_samples = Samples(
         ids, jnp.ones_like(ids, dtype=bool) if where is None else where
     )
     if axis_name is not None:
@@ -162,7 +179,7 @@ def _mean_loss(
         raise ValueError(f"`rows` must be positive, got {rows}.")
     rows = min(rows, n) if is_static(n) else rows
 
-    anchor_values = {"anchors": anchors, "positives": positives}
+    anchor_values = {"anchors": anchors, "pos": pos}
     if weights is not None:
         anchor_values["weights"] = weights
     shared: dict[str, Any] = {"keys": keys}
@@ -173,8 +190,7 @@ def _mean_loss(
             jax.tree.map(partial(_varying, axis_name), tree)
             for tree in (anchor_values, shared, key_samples)
         )
-    sums: tuple[Array, Array] = _sum(loss, rows, anchor_values, shared, anchor_samples, key_samples)  # type: ignore[assignment]
-    total, count = sums
+    total, count = (sum_fn or _sum)(loss, rows, anchor_values, shared, anchor_samples, key_samples)  # type: ignore[misc]
     if axis_name is not None:
         # Separate psums: JAX 0.8 cannot differentiate a sum of floats and integers together.
         total, count = (jax.lax.psum(x, axis_name) for x in (total, count))
@@ -201,34 +217,33 @@ def _varying(axis_name: str, x: Array) -> Array:
     return x ^ zero if x.dtype == bool else x + zero
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _sum(
-    loss: Loss, rows: int, anchor_values: Any, shared: Any, ids: _Samples, key_samples: _Samples
+def tiled_sum(
+    tile_sum: TileSum, rows: int, anchor_values: Any, shared: Any, ids: Samples, keys: Samples
 ) -> tuple[Array, Array]:
     """Sum of the losses and number of anchors with at least one negative."""
 
     def add(sums: Any, tile: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, sums, _tile_sum(loss, tile, shared, key_samples)), None
+        return jax.tree.map(jnp.add, sums, tile_sum(tile, shared, keys)), None
 
-    return jax.lax.scan(
-        add, _nothing(anchor_values, key_samples), _tiles(rows, anchor_values, ids)
-    )[0]
+    return jax.lax.scan(add, _nothing(anchor_values, keys), _tiles(rows, anchor_values, ids))[0]
 
 
-def _sum_and_gradient(
-    loss: Loss, rows: int, anchor_values: Any, shared: Any, ids: _Samples, key_samples: _Samples
+def tiled_sum_and_gradient(
+    tile_sum: TileSum, rows: int, anchor_values: Any, shared: Any, ids: Samples, keys: Samples
 ) -> tuple[tuple[Array, Array], Any]:
+    """:func:`tiled_sum` and its gradient with respect to ``anchor_values`` and ``shared``."""
+
     def add(carry: Any, tile: Any) -> tuple[Any, Any]:
         tile_values, rest = tile
 
         def f(tile_values: Any, shared: Any) -> tuple[Array, Array]:
-            return _tile_sum(loss, (tile_values, rest), shared, key_samples)
+            return tile_sum((tile_values, rest), shared, keys)
 
         sums, (d_tile, d_shared) = jax.value_and_grad(f, (0, 1), has_aux=True)(tile_values, shared)
         return jax.tree.map(jnp.add, carry, (sums, _wide(d_shared))), d_tile
 
     # Half-precision gradients are accumulated in float32.
-    start = _nothing(anchor_values, key_samples), jax.tree.map(jnp.zeros_like, _wide(shared))
+    start = _nothing(anchor_values, keys), jax.tree.map(jnp.zeros_like, _wide(shared))
     (sums, d_shared), d_tiles = jax.lax.scan(add, start, _tiles(rows, anchor_values, ids))
     n = ids.ids.shape[0]
     d_anchors = jax.tree.map(lambda d: d.reshape(-1, *d.shape[2:])[:n], d_tiles)
@@ -236,21 +251,31 @@ def _sum_and_gradient(
     return sums, (d_anchors, d_shared)
 
 
-def _scale_gradient(loss: Loss, rows: int, gradient: Any, cotangents: Any) -> tuple[Any, ...]:
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum(loss: Loss, rows: int, *args: Any) -> tuple[Array, Array]:
+    return tiled_sum(partial(tile_sum, loss), rows, *args)
+
+
+def _sum_and_gradient(loss: Loss, rows: int, *args: Any) -> tuple[tuple[Array, Array], Any]:
+    return tiled_sum_and_gradient(partial(tile_sum, loss), rows, *args)
+
+
+def scale_gradient(loss: Loss, rows: int, gradient: Any, cotangents: Any) -> tuple[Any, ...]:
+    """Backward rule of a sum whose forward rule computes the gradient."""
     del loss, rows
     scale = cotangents[0]
     return *jax.tree.map(lambda d: d * scale.astype(d.dtype), gradient), None, None
 
 
-_sum.defvjp(_sum_and_gradient, _scale_gradient)
+_sum.defvjp(_sum_and_gradient, scale_gradient)
 
 
-def _tile_sum(loss: Loss, tile: Any, shared: Any, key_samples: _Samples) -> tuple[Array, Array]:
+def tile_sum(loss: Loss, tile: Any, shared: Any, key_samples: Samples) -> tuple[Array, Array]:
+    """Sum of the losses of a tile and number of its anchors with at least one negative."""
     anchor_values, (ids, real) = tile
     hyperparams = {**anchor_values, **shared}
-    anchors, positives, keys = (hyperparams.pop(name) for name in ("anchors", "positives", "keys"))
+    anchors, pos, keys = (hyperparams.pop(name) for name in ("anchors", "pos", "keys"))
     where = different(ids, key_samples.ids) & real[:, None] & key_samples.real[None, :]
-    pos = own_scores(anchors, positives)
     losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **hyperparams)
     return jnp.sum(losses), jnp.sum(jnp.any(where, axis=-1), dtype=jnp.int32)
 
@@ -259,14 +284,14 @@ def _wide(tree: Any) -> Any:
     return jax.tree.map(lambda x: at_least_float32(x)[0], tree)
 
 
-def _tiles(rows: int, anchor_values: Any, ids: _Samples) -> Any:
+def _tiles(rows: int, anchor_values: Any, ids: Samples) -> Any:
     """Splits arrays into tiles ``[n_tiles, rows, ...]``, padding the last with invalid anchors."""
     n = ids.ids.shape[0]
     shape = (-(-n // rows), rows)
     return jax.tree.map(lambda x: split_rows(x, shape), (anchor_values, ids))
 
 
-def _nothing(anchor_values: Any, key_samples: _Samples) -> tuple[Array, Array]:
+def _nothing(anchor_values: Any, key_samples: Samples) -> tuple[Array, Array]:
     """Zero initial sums that vary over the same mesh axes as the IDs."""
     (anchors,) = at_least_float32(anchor_values["anchors"][:0])
     zero = jnp.zeros_like(key_samples.ids[0])
