@@ -194,15 +194,14 @@ def density_ratio(
     gap = v - small  # = big - u
     last = v == 0  # the highest score: h = small exactly, even if its square underflows
     h = jnp.where(last, small, jnp.sqrt(jnp.where(last, 1, gap * gap + u * v)))
-    phi = u / (big + h)
     below = gap < 0
     h_plus_gap = jnp.where(below, u * v / jnp.where(below, h - gap, 1), h + gap)
-    one_minus_phi = h_plus_gap / (big + h)
 
     # h = 0 only at the highest score of a perfect encoder without false negatives; the weight
     # is constant in u there, and its limit is 1.
     flat = h == 0
-    weight = (easy * one_minus_phi + hard * phi) / jnp.where(flat, 1, h)
+    # Φ = u / (big + h) and 1 - Φ = (h + gap) / (big + h).
+    weight = (easy * h_plus_gap + hard * u) / jnp.where(flat, 1, (big + h) * h)
     return jnp.where(flat, 1, weight)
 
 
