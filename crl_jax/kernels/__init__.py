@@ -10,3 +10,5 @@ from ._bit_matrix import bit_product as bit_product
 from ._bitonic_sort import bitonic_ranks as bitonic_ranks
 from ._convolution import Convolution as Convolution
 from ._convolution import convolve as convolve
+from ._row_log_sums import RankWeight as RankWeight
+from ._row_log_sums import row_log_sums as row_log_sums

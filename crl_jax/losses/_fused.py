@@ -1,0 +1,273 @@
+"""In-batch contrastive losses by kernels in which scores never leave fast memory."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._checks import check_shape, is_static
+from .._hyperparams import check_arguments, per_anchor
+from ..kernels import row_log_sums
+from ..weights._negatives import density_ratio, end_densities, target_proportions
+from ._batch_scores import check_pair, own_scores
+from ._contrastive import (
+    bayesian_contrastive,
+    debiased_contrastive,
+    decoupled_contrastive,
+    hard_contrastive,
+    info_nce,
+)
+from ._estimators import debias
+from ._logspace import softplus
+from ._tiled import (
+    Loss,
+    Samples,
+    batch_ids,
+    mask_pairs,
+    mean_loss,
+    scale_gradient,
+    tile_sum,
+    tiled_sum,
+    tiled_sum_and_gradient,
+)
+
+# Anchors per call of the kernels. Their statistics take 512 bytes each, padded to 128 lanes, and
+# their histograms 4 bytes per bin.
+_ROWS = 2048
+_STATIC = ("where", "weights", "reduce_fn", "bins", "temperature")
+
+
+def fused_view_loss(
+    loss: Loss,
+    z1: Float[Array, "batch dim"],
+    z2: Float[Array, "batch dim"],
+    *,
+    ids: Int[Array, "batch"] | None = None,
+    weights: Float[Array, "anchors"] | None = None,
+    axis_name: str | None = None,
+    interpret: bool = False,
+    **hyperparams: Any,
+) -> Float[Array, ""]:
+    r"""Mean loss over the 2B anchors of :func:`view_scores`, without storing scores on a TPU.
+
+    Equal to :func:`tiled_view_loss` up to rounding. On a TPU, Pallas kernels compute the scores in
+    tiles that stay in fast memory, and compute them again in the backward pass; scores and
+    gradients are float32 products in full precision. On other platforms, for 64-bit embeddings
+    or ids, and for a symbolic batch size, it is :func:`tiled_view_loss`. ``jax.export`` of the
+    kernels supports the platform ``tpu`` alone, not several platforms in one call.
+
+    Args:
+      loss: :func:`info_nce`, :func:`decoupled_contrastive`, :func:`debiased_contrastive`,
+        :func:`hard_contrastive` or :func:`bayesian_contrastive`, the last with ``bins``; or a
+        ``functools.partial`` of one of them that binds keyword arguments.
+      z1, z2, ids, weights, axis_name: As in :func:`tiled_view_loss`.
+      interpret: Whether to interpret the kernels on every platform, for tests; slow.
+      **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[2B]``.
+
+    Returns:
+      Scalar mean over the anchors with at least one negative; at least float32.
+
+    Raises:
+      ValueError: If the loss is not one of these, ``bins`` is missing, shapes are incompatible,
+        or the loss rejects a hyper-parameter.
+
+    >>> from crl_jax import losses
+    >>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 5, 3))
+    >>> print(f"{losses.fused_view_loss(losses.info_nce, z1, z2, temperature=0.5):.5f}")
+    4.89447
+    """
+    check_pair("z1", z1, "z2", z2)
+    z, pos = jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2)
+    ids = jnp.tile(batch_ids(ids, z1.shape[0], axis_name), 2)
+    return _mean_loss(loss, z, pos, z, ids, weights, axis_name, hyperparams, None, interpret)
+
+
+@check_arguments
+def fused_tower_loss(
+    loss: Loss,
+    x: Float[Array, "batch dim"],
+    y: Float[Array, "batch dim"],
+    *,
+    ids: Int[Array, "batch"] | None = None,
+    where: Bool[Array, "batch"] | None = None,
+    weights: Float[Array, "batch"] | None = None,
+    axis_name: str | None = None,
+    interpret: bool = False,
+    **hyperparams: Any,
+) -> Float[Array, ""]:
+    """Mean loss over the B anchors of :func:`tower_scores`, without storing scores on a TPU.
+
+    Equal to :func:`tiled_tower_loss` up to rounding.
+
+    Args:
+      x, y, ids, where, weights: As in :func:`tiled_tower_loss`.
+      **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[B]``.
+
+    Other arguments, the result and errors are those of :func:`fused_view_loss`.
+    """
+    check_pair("x", x, "y", y)
+    check_shape("where", where, x.shape[:1])
+    x, y, weights = mask_pairs(x, y, weights, where)
+    ids = batch_ids(ids, x.shape[0], axis_name)
+    return _mean_loss(
+        loss, x, own_scores(x, y), y, ids, weights, axis_name, hyperparams, where, interpret
+    )
+
+
+def _mean_loss(
+    loss: Loss,
+    anchors: Array,
+    pos: Array,
+    keys: Array,
+    ids: Array,
+    weights: Array | None,
+    axis_name: str | None,
+    hyperparams: dict[str, Any],
+    where: Array | None,
+    interpret: bool,
+) -> Array:
+    function, arguments = _resolve(loss, hyperparams)
+    bins = arguments.pop("bins", None)
+    if function is bayesian_contrastive:
+        if bins is None:
+            raise ValueError("`bins` must be set: fused kernels have histogram ranks, got None.")
+        function = partial(function, bins=bins)
+    narrow = anchors.dtype != jnp.float64 and ids.dtype.itemsize <= 4
+    sum_fn = partial(_sum, interpret) if narrow and is_static(*anchors.shape) else None
+    return mean_loss(
+        function, anchors, pos, keys, ids, weights, None, axis_name, arguments, where, sum_fn
+    )
+
+
+def _resolve(loss: Loss, hyperparams: dict[str, Any]) -> tuple[Loss, dict[str, Any]]:
+    """Unwraps ``functools.partial``; returns the function and its keyword arguments."""
+    while isinstance(loss, partial):
+        hyperparams = {**loss.keywords, **hyperparams}
+        loss = loss.func
+    if loss not in _FORMS:
+        names = ", ".join(f"`{x.__name__}`" for x in _FORMS)
+        raise ValueError(f"`loss` must be one of {names} or a `functools.partial`, got {loss}.")
+    return loss, hyperparams
+
+
+# --- sums over anchors ----------------------------------------------------------------------------
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _sum(interpret: bool, loss: Loss, rows: int, *args: Any) -> tuple[Array, Array]:
+    return _by_platform(tiled_sum, interpret, loss, rows, *args)
+
+
+def _sum_and_gradient(interpret: bool, loss: Loss, rows: int, *args: Any) -> tuple[Any, Any]:
+    return _by_platform(tiled_sum_and_gradient, interpret, loss, rows, *args)
+
+
+def _scale_gradient(interpret: bool, *args: Any) -> tuple[Any, ...]:
+    del interpret
+    return scale_gradient(*args)
+
+
+_sum.defvjp(_sum_and_gradient, _scale_gradient)
+
+
+def _by_platform(
+    total: Callable[..., Any], interpret: bool, loss: Loss, rows: int, *args: Any
+) -> Any:
+    n = args[-2].ids.shape[0]
+    fused = partial(total, partial(_fused_tile_sum, interpret, loss), min(_ROWS, n))
+    if interpret:
+        return fused(*args)
+    tiled = partial(total, partial(tile_sum, loss), rows)
+    return jax.lax.platform_dependent(*args, default=tiled, tpu=fused)
+
+
+def _fused_tile_sum(
+    interpret: bool, loss: Loss, tile: Any, shared: Any, key_samples: Samples
+) -> tuple[Array, Array]:
+    """As :func:`tile_sum`, for tiles whose scores are not stored."""
+    anchor_values, (ids, real) = tile
+    given = {**anchor_values, **shared}
+    anchors, pos, keys = (given.pop(name) for name in ("anchors", "pos", "keys"))
+    weights = given.pop("weights", None)
+    function, given = _resolve(loss, given)
+    form = _FORMS[function]
+    values = {
+        name: per_anchor(name, given.get(name, p.default), pos.shape, pos.dtype)
+        for name, p in inspect.signature(function).parameters.items()
+        if p.kind is p.KEYWORD_ONLY and name not in _STATIC
+    }
+    values = {name: jnp.broadcast_to(value, pos.shape) for name, value in values.items()}
+    temperature = jnp.asarray(given.get("temperature", 1.0), pos.dtype)
+
+    powers = [jnp.broadcast_to(power, pos.shape) for power in form.powers(**values)]
+    exponents = jnp.stack(powers, axis=1) / temperature
+    rank_params = form.rank_params(**values)
+    ranks = {} if rank_params is None else {
+        "weight": density_ratio, "params": jnp.stack(rank_params, axis=1), "bins": given["bins"],
+    }  # fmt: skip
+    if anchors.dtype == jnp.float16:  # no such products on a TPU
+        anchors, keys = anchors.astype(jnp.float32), keys.astype(jnp.float32)
+    log_sums, count = row_log_sums(
+        anchors, keys, exponents, ids=ids.astype(jnp.int32),
+        key_ids=key_samples.ids.astype(jnp.int32), key_mask=key_samples.real,
+        interpret=interpret, **ranks,
+    )  # fmt: skip
+
+    kept = real & (count > 0)
+    pos = jnp.where(kept, pos, 0)
+    log_sums = [jnp.where(kept, x, 0) for x in log_sums.T]
+    log_n = jnp.log(jnp.maximum(count, 1).astype(pos.dtype))
+    log_g = form.log_sum(log_sums, log_n, pos, temperature, **values)
+    margin = log_g - pos / temperature
+    losses = margin if function is decoupled_contrastive else softplus(margin)
+    if weights is not None:
+        losses = jnp.where(kept, weights, 0) * losses
+    return jnp.sum(jnp.where(kept, losses, 0)), jnp.sum(kept, dtype=jnp.int32)
+
+
+# --- losses as functions of log-sums --------------------------------------------------------------
+
+
+class _Form(NamedTuple):
+    """Estimate of the sum over negatives from log-sums of powers of their exponentials.
+
+    Attributes:
+      powers: Returns the powers of ``exp(score / temperature)`` in the sums.
+      log_sum: Returns the estimate from the log-sums, the log of the number of negatives and the
+        scores of the positives.
+      rank_params: Returns the parameters of rank-based weights, or None.
+    """
+
+    powers: Callable[..., tuple[Array, ...]]
+    log_sum: Callable[..., Array]
+    rank_params: Callable[..., tuple[Array, ...] | None] = lambda **_: None
+
+
+def _biased(log_sums: list[Array], *_: Any, **__: Any) -> Array:
+    return log_sums[0]
+
+
+def _debiased(
+    log_sums: list[Array], log_n: Array, pos: Array, temperature: Array,
+    *, tau_plus: Array, min_score: Array, beta: Array | None = None,
+) -> Array:  # fmt: skip
+    log_mean = log_sums[0] - log_n if beta is None else log_sums[1] - log_sums[0]
+    return debias(log_mean, log_n, pos[:, None], tau_plus, min_score, temperature)
+
+
+def _bayesian_params(*, tau_plus: Array, alpha: Array, beta: Array) -> tuple[Array, ...]:
+    return *target_proportions(alpha, beta), *end_densities(alpha, tau_plus)
+
+
+_ONE = _Form(lambda **_: (jnp.float32(1),), _biased)
+_FORMS: dict[Any, _Form] = {
+    info_nce: _ONE,
+    decoupled_contrastive: _ONE,
+    debiased_contrastive: _ONE._replace(log_sum=_debiased),
+    hard_contrastive: _Form(lambda *, beta, **_: (beta, beta + 1), _debiased),
+    bayesian_contrastive: _ONE._replace(rank_params=_bayesian_params),
+}

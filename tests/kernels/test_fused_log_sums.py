@@ -1,0 +1,146 @@
+"""The kernels of log-sums equal float64 NumPy; they are interpreted, with small tiles."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from crl_jax.kernels import _row_log_sums, row_log_sums
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+N, M, DIM = 19, 150, 4  # two tiles of keys, the last of each axis incomplete
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    monkeypatch.setattr(_row_log_sums, "_ROWS", 128)
+    monkeypatch.setattr(_row_log_sums, "_KEYS", 128)
+
+
+def rank_weight(rank, count, low, high):
+    return low + (high - low) * rank / count
+
+
+def batch(seed=0, *, constant=False):
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(N, DIM)), rng.normal(size=(M, DIM))
+    if constant:
+        x, y = np.ones_like(x), np.ones_like(y)
+    exponents = np.stack([np.linspace(0, 3, N), np.full(N, 1.5)], axis=1)
+    ids, key_ids = rng.integers(0, 9, N), rng.integers(0, 9, M)
+    mask = rng.random(M) < 0.8
+    params = np.stack([np.linspace(0, 1, N), np.linspace(2, 1, N)], axis=1)
+    floats = (jnp.asarray(a, jnp.float32) for a in (x, y, exponents, params))
+    return *floats, dict(
+        ids=jnp.asarray(ids, jnp.int32), key_ids=jnp.asarray(key_ids, jnp.int32),
+        key_mask=jnp.asarray(mask),
+    )  # fmt: skip
+
+
+def interpolated_rank(scores, bins):
+    """Histogram rank of each of the valid scores of one row, in float64."""
+    low, high = scores.min(), scores.max()
+    if low == high:
+        return np.full(scores.shape, len(scores), float)
+    place = (scores - low) / (high - low) * bins
+    bin_ = np.clip(place.astype(int), 0, bins - 1)
+    inside = np.bincount(bin_, minlength=bins)
+    before = np.cumsum(inside) - inside
+    return before[bin_] + 1 + (inside[bin_] - 1) * np.clip(place - bin_, 0, 1)
+
+
+def reference(x, y, exponents, params, ids, key_ids, key_mask, bins):
+    """Log-sums, their gradients for unit cotangents, and counts, row by row in float64."""
+    x, y, exponents, params = (np.asarray(a, np.float64) for a in (x, y, exponents, params))
+    k = exponents.shape[1]
+    log_sums = np.full((N, k), -np.inf)
+    d_x, d_y, d_exponents = np.zeros_like(x), np.zeros_like(y), np.zeros_like(exponents)
+    counts = np.zeros(N, int)
+    for i in range(N):
+        where = np.asarray(key_mask) & (np.asarray(key_ids) != int(ids[i]))
+        counts[i] = where.sum()
+        if not counts[i]:
+            continue
+        scores, weights = y[where] @ x[i], 1.0
+        if bins:
+            rank = interpolated_rank(scores, bins)
+            weights = rank_weight(rank, counts[i], params[i, 0], params[i, 1])
+        for j in range(k):
+            terms = weights * np.exp(exponents[i, j] * (scores - scores.max()))
+            share = terms / terms.sum()
+            log_sums[i, j] = exponents[i, j] * scores.max() + np.log(terms.sum())
+            d_x[i] += exponents[i, j] * share @ y[where]
+            d_y[where] += exponents[i, j] * np.outer(share, x[i])
+            d_exponents[i, j] = share @ scores
+    return log_sums, counts, d_x, d_y, d_exponents
+
+
+def evaluate(x, y, exponents, params, keys, bins):
+    ranks = dict(weight=rank_weight, params=params, bins=bins) if bins else {}
+
+    def total(x, y, exponents):
+        log_sums, counts = row_log_sums(x, y, exponents, **keys, **ranks, interpret=True)
+        return jnp.sum(jnp.where(jnp.isfinite(log_sums), log_sums, 0)), (log_sums, counts)
+
+    grads, (log_sums, counts) = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(x, y, exponents)
+    return log_sums, counts, *grads
+
+
+def assert_close(got, want, rtol=1e-5, atol=1e-5):
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(np.asarray(g, np.float64), w, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("bins", [0, 200])
+def test_sums_and_gradients(bins):
+    x, y, exponents, params, keys = batch()
+    got = evaluate(x, y, exponents, params, keys, bins)
+    want = reference(x, y, exponents, params, **keys, bins=bins)
+    assert got[1].dtype == jnp.int32
+    assert_close(got, want)
+
+
+def test_equal_scores_have_the_top_rank():
+    x, y, exponents, params, keys = batch(constant=True)
+    got = evaluate(x, y, exponents, params, keys, 8)
+    assert_close(got, reference(x, y, exponents, params, **keys, bins=8))
+
+
+def test_rows_with_one_negative_or_none():
+    x, y, exponents, params, keys = batch()
+    keys["key_mask"] = jnp.arange(M) == 7
+    keys["ids"] = jnp.where(jnp.arange(N) % 2 == 0, keys["key_ids"][7], 50)
+    got = evaluate(x, y, exponents, params, keys, 4)
+    want = reference(x, y, exponents, params, **keys, bins=4)
+    assert set(want[1].tolist()) == {0, 1}
+    assert_close(got, want)
+
+
+def test_large_exponents_neither_overflow_nor_lose_the_gradient():
+    x, y, exponents, params, keys = batch()
+    got = evaluate(30 * x, 30 * y, 100 * exponents, params, keys, 0)
+    want = reference(30 * x, 30 * y, 100 * exponents, params, **keys, bins=0)
+    assert np.abs(want[0]).max() > 1e5
+    assert_close(got[:2], want[:2], rtol=1e-5)
+    assert all(np.isfinite(g).all() for g in got[2:])
+    assert_close(got[4:], want[4:], rtol=1e-4, atol=1e-2)
+
+
+def test_half_precision_embeddings():
+    x, y, exponents, params, keys = batch()
+    x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    got = evaluate(x, y, exponents, params, keys, 0)
+    want = reference(
+        x.astype(jnp.float32), y.astype(jnp.float32), exponents, params, **keys, bins=0
+    )
+    assert got[2].dtype == got[3].dtype == jnp.bfloat16
+    assert_close(got[:2], want[:2])
+    assert_close(got[2:], want[2:], rtol=1e-2, atol=1e-2)
+
+
+def test_invalid_keys_are_not_read_into_a_sum():
+    x, y, exponents, params, keys = batch()
+    want = evaluate(x, y, exponents, params, keys, 0)
+    large = jnp.where(keys["key_mask"][:, None], y, 1e30)
+    assert_close(evaluate(x, large, exponents, params, keys, 0), want, rtol=0, atol=0)
