@@ -11,13 +11,11 @@ ordinary JAX code; the backward pass recomputes the scores.
 """
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
 RankWeight = Callable[..., Array]
@@ -25,35 +23,33 @@ RankWeight = Callable[..., Array]
 scores of a row and each parameter have the shape ``[rows, 1]``."""
 
 # Anchors and keys per tile. A tile of scores takes 512 KiB; larger tiles read the keys less often.
-_ROWS, _KEYS = 256, 512
-_LANES = 128
-_VMEM_BYTES = 64 * 2**20
-_LOWEST = float(jnp.finfo(jnp.float32).min) / 2  # differences to it do not overflow
-_EIGHTH_LIMIT = float(jnp.finfo(jnp.float32).max) / 8
+_TILE = 256, 512
+LANES = 128
 
 
-class _Options(NamedTuple):
+class Options(NamedTuple):
     """Static options of the kernels."""
 
     weight: RankWeight | None
     bins: int
+    tile: tuple[int, int]
     interpret: bool
 
 
-class _Anchors(NamedTuple):
+class Anchors(NamedTuple):
     x: Any  # [N, D]
     ids: Any  # [N, 1]
     exponents: Any  # [N, K]
     params: Any  # [N, P], of the weight
 
 
-class _Keys(NamedTuple):
+class Keys(NamedTuple):
     x: Any  # [M, D]
     ids: Any  # [1, M]
     valid: Any  # [1, M]
 
 
-class _Ranks(NamedTuple):
+class Ranks(NamedTuple):
     """Linear interpolation of ranks per row: ``start[bin] + slope[bin] * share``."""
 
     count: Any  # [N, 1], number of scores
@@ -82,7 +78,8 @@ def row_log_sums(
     ``x``, ``y`` and ``exponents``; weights are constants in the gradient.
 
     Args:
-      x: Anchors, shape ``[N, D]``, float32 or a half-precision type.
+      x: Anchors, shape ``[N, D]``, float32 or bfloat16. Their gradient stays in fast memory: at
+        most a few thousand rows.
       y: Keys, shape ``[M, D]``, of the type of ``x``.
       exponents: Factors :math:`p_{ik} \ge 0` of the scores, shape ``[N, K]``.
       ids: Ids of the anchors, int32.
@@ -91,7 +88,7 @@ def row_log_sums(
       weight: Weight of scores as a function of their histogram ranks, see
         :func:`crl_jax.stats.binned_ranks`; ``None`` for weights of 1. Static.
       params: Per-anchor parameters of ``weight``, shape ``[N, P]``.
-      bins: Number of bins of the ranks; static.
+      bins: Number of bins of the ranks; static. The time of the histogram is proportional to it.
       interpret: Whether to interpret the kernels, for tests on a CPU.
 
     Returns:
@@ -100,334 +97,56 @@ def row_log_sums(
     n, m = x.shape[0], y.shape[0]
     if params is None:
         params = jnp.zeros((n, 1), jnp.float32)
-    options = _Options(weight, bins, interpret)
-    rows, keys = -n % _ROWS, -m % _KEYS
-    anchors = _Anchors(x, ids[:, None], exponents, jax.lax.stop_gradient(params))
+    options = Options(weight, bins, _TILE, interpret)
+    rows, keys = (-size % tile for size, tile in zip((n, m), _TILE, strict=True))
+    anchors = Anchors(x, ids[:, None], exponents, jax.lax.stop_gradient(params))
     anchors = jax.tree.map(lambda a: jnp.pad(a, [(0, rows), (0, 0)]), anchors)
     valid = key_mask.astype(jnp.int32)
-    keys_ = _Keys(
+    padded = Keys(
         jnp.pad(y, [(0, keys), (0, 0)]),
         *(jnp.pad(a[None, :], [(0, 0), (0, keys)]) for a in (key_ids, valid)),
     )
-    log_sums, count = _log_sums(options, anchors, keys_)
+    log_sums, count = _log_sums(options, anchors, padded)
     return log_sums[:n], count[:n, 0]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _log_sums(options: _Options, anchors: _Anchors, keys: _Keys) -> tuple[Array, Array]:
+def _log_sums(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Array]:
     """Log-sums ``[N, K]`` and number of negatives ``[N, 1]``."""
     return _forward(options, anchors, keys)[0]
 
 
-def _forward(options: _Options, anchors: _Anchors, keys: _Keys) -> tuple[Any, Any]:
-    ranks = None if options.weight is None else _ranks(options, anchors, keys)
-    column = _column(anchors.x)
-    k = anchors.exponents.shape[1]
-    top, count, *sums = _call(
-        partial(_log_sums_kernel, options), options, anchors, keys, ranks,
-        out=[column(), column(jnp.int32), *(column() for _ in range(k))],
-    )  # fmt: skip
-    total = jnp.concatenate(sums, axis=1)
+def _forward(options: Options, anchors: Anchors, keys: Keys) -> tuple[Any, Any]:
+    from . import _log_sum_kernels as kernels  # Pallas takes a tenth of a second to import
+
+    ranks = None
+    if options.weight is not None:
+        limits = Ranks(*kernels.extremes(options, anchors, keys), None, None)
+        inside = kernels.histogram(options, anchors, keys, limits)
+        start = jnp.cumsum(inside, axis=1) - inside + 1
+        ranks = limits._replace(
+            start=start.astype(jnp.float32), slope=(inside - 1).astype(jnp.float32)
+        )
+    top, count, total = kernels.sums(options, anchors, keys, ranks)
     empty = total == 0
     log_norm = jnp.log(jnp.where(empty, 1, total))
     log_sums = jnp.where(empty, -jnp.inf, anchors.exponents * top + log_norm)
     return (log_sums, count), (anchors, keys, ranks, top, log_norm)
 
 
-def _backward(options: _Options, residuals: Any, cotangents: Any) -> tuple[_Anchors, _Keys]:
+def _backward(options: Options, residuals: Any, cotangents: Any) -> tuple[Anchors, Keys]:
+    from . import _log_sum_kernels as kernels
+
     anchors, keys, ranks, top, log_norm = residuals
     given = cotangents[0]
-    scale = given * anchors.exponents
-    statistics = (top, log_norm, scale)
-    k, dim = given.shape[1], anchors.x.shape[1]
-    column = _column(anchors.x)
-    d_y, d_x, *means = _call(
-        partial(_gradient_kernel, options), options, anchors, keys, ranks, statistics,
-        out=[_like(keys.x, keys.x.shape), column(columns=dim), *(column() for _ in range(k))],
-        backward=True,
-    )  # fmt: skip
-    d_exponents = given * (top + jnp.concatenate(means, axis=1))
+    statistics = top, log_norm, given * anchors.exponents
+    d_x, d_y, means = kernels.gradients(options, anchors, keys, ranks, statistics)
     return (
-        _Anchors(d_x.astype(anchors.x.dtype), None, d_exponents, jnp.zeros_like(anchors.params)),
-        _Keys(d_y.astype(keys.x.dtype), None, None),
+        Anchors(
+            d_x.astype(anchors.x.dtype), None, given * (top + means), jnp.zeros_like(anchors.params)
+        ),
+        Keys(d_y.astype(keys.x.dtype), None, None),
     )
 
 
 _log_sums.defvjp(_forward, _backward)
-
-
-def _ranks(options: _Options, anchors: _Anchors, keys: _Keys) -> _Ranks:
-    column = _column(anchors.x)
-    low, high, count = _call(
-        _extremes_kernel, options, anchors, keys, None,
-        out=[column(), column(), column(jnp.int32)],
-    )  # fmt: skip
-    limits = _Ranks(count, low, high, None, None)
-    n, bins = anchors.x.shape[0], -(-options.bins // _LANES) * _LANES
-    words = (8, bins // 8)
-    (packed,) = _call(
-        partial(_histogram_kernel, options), options, anchors, keys, limits,
-        out=[_like(anchors.x, (*words, n), jnp.int32)],
-    )  # fmt: skip
-    inside = jnp.transpose(packed, (2, 1, 0)).reshape(n, bins)
-    start = jnp.cumsum(inside, axis=1) - inside + 1
-    return limits._replace(start=start.astype(jnp.float32), slope=(inside - 1).astype(jnp.float32))
-
-
-# --- kernels --------------------------------------------------------------------------------------
-
-
-def _extremes_kernel(
-    anchors: _Anchors, keys: _Keys, ranks: None, low: Any, high: Any, count: Any
-) -> None:
-    del ranks
-
-    @pl.when(pl.program_id(1) == 0)
-    def _start() -> None:
-        low[...] = jnp.full_like(low, _EIGHTH_LIMIT)
-        high[...] = jnp.full_like(high, -_EIGHTH_LIMIT)
-        count[...] = jnp.zeros_like(count)
-
-    scores, where = _tile(anchors, keys)
-    eighth = _eighth(scores)
-    low[...] = jnp.minimum(low[...], _row(jnp.min, jnp.where(where, eighth, _EIGHTH_LIMIT)))
-    high[...] = jnp.maximum(high[...], _row(jnp.max, jnp.where(where, eighth, -_EIGHTH_LIMIT)))
-    count[...] += _row(jnp.sum, where.astype(jnp.int32))
-
-
-def _histogram_kernel(
-    options: _Options, anchors: _Anchors, keys: _Keys, ranks: _Ranks, counts: Any
-) -> None:
-    """Adds the counts ``[8, bins / 8, rows]`` of the bins ``8 * word + digit``."""
-
-    @pl.when(pl.program_id(1) == 0)
-    def _start() -> None:
-        counts[...] = jnp.zeros_like(counts)
-
-    scores, where = _tile(anchors, keys)
-    bin_, _ = _place(options, ranks, scores)
-    bin_ = jnp.where(where, bin_, -1).T  # keys along sublanes, over which a sum is cheap
-    word, digit = bin_ >> 3, jnp.left_shift(1, 4 * (bin_ & 7))
-    n_rows = bin_.shape[1]
-
-    def add(group: Any, _: None) -> None:
-        first = pl.multiple_of(8 * group, 8)
-        for start in range(0, _KEYS, 128):
-            even, odd = [], []
-            for i in range(8):
-                # Digits of 4 bits hold 8 additions, bytes the sum of 128.
-                bytes_ = [jnp.zeros((8, n_rows), jnp.int32) for _ in range(2)]
-                for at in range(start, start + 128, 64):
-                    here = jnp.where(word[at : at + 64] == first + i, digit[at : at + 64], 0)
-                    digits = jnp.sum(here.reshape(8, 8, n_rows), axis=0)
-                    bytes_[0] += digits & 0x0F0F0F0F
-                    bytes_[1] += jnp.right_shift(digits, 4) & 0x0F0F0F0F
-                even.append(jnp.sum(bytes_[0], axis=0, keepdims=True))
-                odd.append(jnp.sum(bytes_[1], axis=0, keepdims=True))
-            for parity, sums in enumerate((even, odd)):
-                packed = jnp.concatenate(sums, axis=0)
-                for i in range(4):
-                    count = jnp.right_shift(packed, 8 * i) & 255
-                    counts[2 * i + parity, pl.ds(first, 8), :] += count
-
-    jax.lax.fori_loop(0, counts.shape[1] // 8, add, None)
-
-
-def _log_sums_kernel(
-    options: _Options, anchors: _Anchors, keys: _Keys, ranks: _Ranks | None,
-    top: Any, count: Any, *sums: Any,
-) -> None:  # fmt: skip
-    @pl.when(pl.program_id(1) == 0)
-    def _start() -> None:
-        top[...] = jnp.full_like(top, _LOWEST)
-        for ref in (count, *sums):
-            ref[...] = jnp.zeros_like(ref)
-
-    scores, where = _tile(anchors, keys)
-    count[...] += _row(jnp.sum, where.astype(jnp.int32))
-    weights, where = _weights(options, anchors, ranks, scores, where)
-    before = top[...]
-    now = jnp.maximum(before, _row(jnp.max, jnp.where(where, scores, _LOWEST)))
-    top[...] = now
-    below = jnp.where(where, scores - now, 0)
-    for k, total in enumerate(sums):
-        exponent = anchors.exponents[:, k : k + 1]
-        terms = jnp.where(where, jnp.exp(exponent * below), 0)
-        terms = terms if weights is None else weights * terms
-        total[...] = total[...] * jnp.exp(exponent * (before - now)) + _row(jnp.sum, terms)
-
-
-def _gradient_kernel(
-    options: _Options, anchors: _Anchors, keys: _Keys, ranks: _Ranks | None,
-    statistics: tuple[Any, Any, Any], d_y: Any, d_x: Any, *means: Any,
-) -> None:  # fmt: skip
-    """Adds the gradients of a tile of keys, and those of all anchors, which stay in fast memory."""
-    rows = pl.ds(pl.multiple_of(pl.program_id(1) * _ROWS, _ROWS), _ROWS)
-
-    @pl.when(pl.program_id(1) == 0)
-    def _start_keys() -> None:
-        d_y[...] = jnp.zeros_like(d_y)
-
-    @pl.when(pl.program_id(0) == 0)
-    def _start_anchors() -> None:
-        for ref in (d_x, *means):
-            ref[rows, :] = jnp.zeros((_ROWS, ref.shape[1]), jnp.float32)
-
-    shares, below = _shares(options, anchors, keys, ranks, statistics)
-    scaled = [statistics[2][:, k : k + 1] * share for k, share in enumerate(shares)]
-    d_scores = reduce(jnp.add, scaled)
-    d_x[rows, :] += _dot(d_scores, keys.x[...].astype(jnp.float32), 1, 0)
-    d_y[...] += _dot(d_scores, anchors.x[...].astype(jnp.float32), 0, 0)
-    for mean, share in zip(means, shares, strict=True):
-        mean[rows, :] += _row(jnp.sum, share * below)
-
-
-# --- tiles of scores ------------------------------------------------------------------------------
-
-
-def _tile(anchors: _Anchors, keys: _Keys) -> tuple[Array, Array]:
-    """Scores of a tile and the mask of negatives, ``[rows, keys]``."""
-    scores = _dot(anchors.x[...], keys.x[...], 1, 1)
-    return scores, (anchors.ids[...] != keys.ids[...]) & (keys.valid[...] != 0)
-
-
-def _dot(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
-    exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return jax.lax.dot_general(
-        a, b, (((a_axis,), (b_axis,)), ((), ())),
-        precision=exact, preferred_element_type=jnp.float32,
-    )  # fmt: skip
-
-
-def _row(of_row: Callable[..., Array], values: Array) -> Array:
-    return of_row(values, axis=1, keepdims=True)
-
-
-def _eighth(scores: Array) -> Array:
-    return jnp.clip(scores / 8, -_EIGHTH_LIMIT, _EIGHTH_LIMIT)
-
-
-def _place(options: _Options, ranks: _Ranks, scores: Array) -> tuple[Array, Array]:
-    """Bins of scores, and the share of the bin's width below them: as in ``binned_ranks``."""
-    eighth, low, high = _eighth(scores), ranks.low[...], ranks.high[...]
-    width = (high - low) / options.bins
-    known = width > 0
-    place = jnp.where(known, (eighth - low) / jnp.where(known, width, 1), options.bins)
-    bin_ = jnp.clip(place.astype(jnp.int32), 0, options.bins - 1)
-    share = jnp.where(eighth == high, 1, jnp.clip(place - bin_.astype(jnp.float32), 0, 1))
-    return bin_, share
-
-
-def _weights(
-    options: _Options, anchors: _Anchors, ranks: _Ranks | None, scores: Array, where: Array
-) -> tuple[Array | None, Array]:
-    """Weights of a tile, None if they are 1, and the mask of weights that are not 0."""
-    if ranks is None or options.weight is None:
-        return None, where
-    bin_, share = _place(options, ranks, scores)
-    rank = _look_up(ranks.start, bin_) + _look_up(ranks.slope, bin_) * share
-    params = [anchors.params[:, p : p + 1] for p in range(anchors.params.shape[1])]
-    weights = options.weight(rank, ranks.count[...].astype(jnp.float32), *params)
-    weights = jnp.where(where, weights, 0)  # NaN without negatives
-    return weights, where & (weights != 0)
-
-
-def _look_up(table: Any, index: Array) -> Array:
-    """``table[row, index[row, key]]`` by gathers within 128 lanes."""
-    found = []
-    for start in range(0, index.shape[1], _LANES):
-        part = index[:, start : start + _LANES]
-        lane, value = part & (_LANES - 1), jnp.zeros(part.shape, jnp.float32)
-        for first in range(0, table.shape[1], _LANES):
-            entries = table[:, first : first + _LANES]
-            entry = jnp.take_along_axis(entries, lane, axis=1, mode="promise_in_bounds")
-            value = jnp.where(part >> 7 == first // _LANES, entry, value)
-        found.append(value)
-    return jnp.concatenate(found, axis=1)
-
-
-def _shares(
-    options: _Options, anchors: _Anchors, keys: _Keys, ranks: _Ranks | None,
-    statistics: tuple[Any, Any, Any],
-) -> tuple[list[Array], Array]:  # fmt: skip
-    """Shares of each score in the sums of its row, and scores below the largest."""
-    top, log_norm, _ = statistics
-    scores, where = _tile(anchors, keys)
-    weights, where = _weights(options, anchors, ranks, scores, where)
-    below = jnp.where(where, scores - top[...], 0)
-    shares = []
-    for k in range(log_norm.shape[1]):
-        exponent, norm = anchors.exponents[:, k : k + 1], log_norm[:, k : k + 1]
-        share = jnp.where(where, jnp.exp(exponent * below - norm), 0)
-        shares.append(share if weights is None else weights * share)
-    return shares, below
-
-
-# --- calls ----------------------------------------------------------------------------------------
-
-
-def _like(x: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    """Shape of an output that varies over the mesh axes of ``x``, as ``jax.shard_map`` checks."""
-    kind = jax.typeof(x)
-    for name in ("manual_axis_type", "vma"):  # the name depends on the version of JAX
-        if hasattr(kind, name):
-            return jax.ShapeDtypeStruct(shape, dtype, **{name: getattr(kind, name)})
-    raise AttributeError(f"{kind!r} states no mesh axes.")
-
-
-def _column(x: Array) -> Callable[..., jax.ShapeDtypeStruct]:
-    def column(dtype: Any = jnp.float32, columns: int = 1) -> jax.ShapeDtypeStruct:
-        return _like(x, (x.shape[0], columns), dtype)
-
-    return column
-
-
-def _call(
-    kernel: Callable[..., None], options: _Options, anchors: _Anchors, keys: _Keys, *more: Any,
-    out: list[jax.ShapeDtypeStruct], backward: bool = False,
-) -> tuple[Array, ...]:  # fmt: skip
-    """Runs a kernel over tiles.
-
-    The inner loop is over keys, for outputs of anchors. In the backward pass it is over anchors,
-    for the first output, which is of keys; the others are whole arrays in fast memory.
-    """
-    grid = anchors.x.shape[0] // _ROWS, keys.x.shape[0] // _KEYS
-
-    def row(outer: Any, inner: Any) -> Any:
-        return inner if backward else outer
-
-    def key(outer: Any, inner: Any) -> Any:
-        return outer if backward else inner
-
-    def of_rows(a: Any) -> pl.BlockSpec:
-        if a.ndim == 3:  # counts of bins
-            return pl.BlockSpec((*a.shape[:2], _ROWS), lambda *at: (0, 0, row(*at)))
-        return pl.BlockSpec((_ROWS, a.shape[1]), lambda *at: (row(*at), 0))
-
-    of_keys = pl.BlockSpec((_KEYS, keys.x.shape[1]), lambda *at: (key(*at), 0))
-    lanes = pl.BlockSpec((1, _KEYS), lambda *at: (0, key(*at)))
-    if backward:
-        out_specs = [of_keys, *(pl.BlockSpec(a.shape, lambda *_: (0, 0)) for a in out[1:])]
-    else:
-        out_specs = [of_rows(a) for a in out]
-    (n, dim), m = anchors.x.shape, keys.x.shape[0]
-    return pl.pallas_call(
-        kernel,
-        grid=grid[::-1] if backward else grid,
-        in_specs=(
-            jax.tree.map(of_rows, anchors), _Keys(of_keys, lanes, lanes),
-            *jax.tree.map(of_rows, more),
-        ),
-        out_specs=out_specs,
-        out_shape=out,
-        interpret=options.interpret,
-        cost_estimate=pl.CostEstimate(
-            flops=2 * (3 if backward else 1) * n * m * dim,
-            bytes_accessed=(grid[1] * n if backward else grid[0] * m) * dim * keys.x.dtype.itemsize,
-            transcendentals=n * m * anchors.exponents.shape[1],
-        ),
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("arbitrary" if backward else "parallel", "arbitrary"),
-            vmem_limit_bytes=_VMEM_BYTES,
-        ),
-    )(anchors, keys, *more)  # fmt: skip

@@ -1,5 +1,7 @@
 """The kernels of log-sums equal float64 NumPy; they are interpreted, with small tiles."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +16,7 @@ N, M, DIM = 19, 150, 4  # two tiles of keys, the last of each axis incomplete
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    monkeypatch.setattr(_row_log_sums, "_ROWS", 128)
-    monkeypatch.setattr(_row_log_sums, "_KEYS", 128)
+    monkeypatch.setattr(_row_log_sums, "_TILE", (128, 128))
 
 
 def rank_weight(rank, count, low, high):
@@ -77,7 +78,7 @@ def reference(x, y, exponents, params, ids, key_ids, key_mask, bins):
 
 
 def evaluate(x, y, exponents, params, keys, bins):
-    ranks = dict(weight=rank_weight, params=params, bins=bins) if bins else {}
+    ranks: dict[str, Any] = dict(weight=rank_weight, params=params, bins=bins) if bins else {}
 
     def total(x, y, exponents):
         log_sums, counts = row_log_sums(x, y, exponents, **keys, **ranks, interpret=True)
@@ -103,6 +104,7 @@ def test_sums_and_gradients(bins):
 
 def test_equal_scores_have_the_top_rank():
     x, y, exponents, params, keys = batch(constant=True)
+    keys |= dict(ids=jnp.arange(N, dtype=jnp.int32) + 9, key_mask=jnp.ones(M, bool))
     got = evaluate(x, y, exponents, params, keys, 8)
     assert_close(got, reference(x, y, exponents, params, **keys, bins=8))
 

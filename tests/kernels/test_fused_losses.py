@@ -1,6 +1,7 @@
 """Fused losses equal the plain ones, on interpreted kernels with small tiles."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +22,7 @@ binned = partial(losses.bayesian_contrastive, bins=5)
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    monkeypatch.setattr(_row_log_sums, "_ROWS", 128)
-    monkeypatch.setattr(_row_log_sums, "_KEYS", 128)
+    monkeypatch.setattr(_row_log_sums, "_TILE", (128, 128))
 
 
 def embeddings(n=N, dim=3):
@@ -125,7 +125,7 @@ def test_two_devices_give_the_result_of_one():
     mesh = jax.make_mesh(
         (2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
     )
-    hyper = {"tau_plus": 0.1, "temperature": 0.4}
+    hyper: dict[str, Any] = {"tau_plus": 0.1, "temperature": 0.4}
 
     def on_both(x, y):
         part = partial(losses.fused_tower_loss, binned, axis_name="data", interpret=True, **hyper)
