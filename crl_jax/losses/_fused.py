@@ -188,7 +188,7 @@ def _by_platform(
 def _fused_tile_sum(
     interpret: bool, loss: Loss, tile: Any, shared: Any, key_samples: Samples
 ) -> tuple[Array, Array]:
-    """As :func:`tile_sum`, for tiles whose scores are not stored."""
+    """Fused form of :func:`tile_sum`: the scores of the tile are not stored."""
     anchor_values, (ids, real) = tile
     given = {**anchor_values, **shared}
     anchors, pos, keys = (given.pop(name) for name in ("anchors", "pos", "keys"))
