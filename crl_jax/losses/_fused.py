@@ -26,6 +26,7 @@ from ._logspace import softplus
 from ._tiled import (
     Loss,
     Samples,
+    TileRows,
     batch_ids,
     mask_pairs,
     mean_loss,
@@ -158,11 +159,11 @@ def _resolve(loss: Loss, hyperparams: dict[str, Any]) -> tuple[Loss, dict[str, A
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _sum(interpret: bool, loss: Loss, rows: int, *args: Any) -> tuple[Array, Array]:
+def _sum(interpret: bool, loss: Loss, rows: TileRows, *args: Any) -> tuple[Array, Array]:
     return _by_platform(tiled_sum, interpret, loss, rows, *args)
 
 
-def _sum_and_gradient(interpret: bool, loss: Loss, rows: int, *args: Any) -> tuple[Any, Any]:
+def _sum_and_gradient(interpret: bool, loss: Loss, rows: TileRows, *args: Any) -> tuple[Any, Any]:
     return _by_platform(tiled_sum_and_gradient, interpret, loss, rows, *args)
 
 
@@ -175,7 +176,7 @@ _sum.defvjp(_sum_and_gradient, _scale_gradient)
 
 
 def _by_platform(
-    total: Callable[..., Any], interpret: bool, loss: Loss, rows: int, *args: Any
+    total: Callable[..., Any], interpret: bool, loss: Loss, rows: TileRows, *args: Any
 ) -> Any:
     n = args[-2].ids.shape[0]
     fused = partial(total, partial(_fused_tile_sum, interpret, loss), min(_ROWS, n))

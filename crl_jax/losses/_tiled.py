@@ -28,6 +28,11 @@ _TILE = 2**21
 # measured on a TPU); BCL with 512 bins needs 346 MB with 32 and 911 with 128. An H100 (JAX 0.11.2)
 # takes 1,145, 698, 442 and 331 ms for InfoNCE, and a CPU 18 % less time with 32 than with 16.
 _LEAST_ROWS = 32
+# The same on GPUs. Of an H100 (JAX 0.11.2) InfoNCE and its gradient take 7.0 ms with 8,192 pairs in
+# tiles of 128 anchors and 4.4 in tiles of 512, and 698 and 331 ms with 65,536 pairs in tiles of 32
+# and 128.
+_GPU_TILE = 2**23
+_LEAST_GPU_ROWS = 128
 # Default number of anchors per tile of a batch of symbolic size.
 _SYMBOLIC_ROWS = 128
 
@@ -62,8 +67,8 @@ def tiled_view_loss(
       z1, z2, ids: As in :func:`view_scores`.
       weights: Per-anchor loss weights, shape ``[2B]``: first views, then second views.
       rows: Number of anchors per tile, static; by default about 2 million scores per tile but at
-        least 32 anchors, or 128 anchors if the batch size is symbolic (``jax.export``). GPUs
-        prefer more: an H100 takes half the time for 65,536 pairs with 128 anchors per tile.
+        least 32 anchors, on GPUs 8 million scores but at least 128 anchors, or 128 anchors if the
+        batch size is symbolic (``jax.export``).
       axis_name: Mesh axis over which the batch is sharded, inside ``jax.shard_map``. Samples of
         all devices are then negatives, and the result is the mean over all devices.
       **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[2B]``.
@@ -132,6 +137,27 @@ def mask_pairs(
     return x, y, None if weights is None else jnp.where(where, weights, 0)
 
 
+class TileRows(NamedTuple):
+    """Number of anchors per tile on GPUs and on other platforms."""
+
+    gpu: int
+    other: int
+
+    @classmethod
+    def choose(cls, rows: int | None, n: Any, n_keys: Any) -> "TileRows":
+        """Checks the number that is given, or returns the default for these sizes."""
+        if rows is not None and rows < 1:
+            raise ValueError(f"`rows` must be positive, got {rows}.")
+        if rows is not None:
+            chosen = cls(rows, rows)
+        elif is_static(n_keys):
+            gpu, other = (_LEAST_GPU_ROWS, _GPU_TILE), (_LEAST_ROWS, _TILE)
+            chosen = cls(*(max(least, size // n_keys) for least, size in (gpu, other)))
+        else:
+            chosen = cls(_SYMBOLIC_ROWS, _SYMBOLIC_ROWS)
+        return cls(*(min(of, n) for of in chosen)) if is_static(n) else chosen
+
+
 class Samples(NamedTuple):
     """Sample IDs of anchors or keys, and the mask of valid ones."""
 
@@ -172,12 +198,7 @@ def mean_loss(
     if axis_name is not None:
         gather = partial(jax.lax.all_gather, axis_name=axis_name, tiled=True)
         keys, key_samples = jax.tree.map(gather, (keys, key_samples))
-    if rows is None:
-        n_keys = keys.shape[0]
-        rows = max(_LEAST_ROWS, _TILE // n_keys) if is_static(n_keys) else _SYMBOLIC_ROWS
-    if rows < 1:
-        raise ValueError(f"`rows` must be positive, got {rows}.")
-    rows = min(rows, n) if is_static(n) else rows
+    tile_rows = TileRows.choose(rows, n, keys.shape[0])
 
     anchor_values = {"anchors": anchors, "pos": pos}
     if weights is not None:
@@ -190,7 +211,9 @@ def mean_loss(
             jax.tree.map(partial(_varying, axis_name), tree)
             for tree in (anchor_values, shared, key_samples)
         )
-    total, count = (sum_fn or _sum)(loss, rows, anchor_values, shared, anchor_samples, key_samples)  # type: ignore[misc]
+    total, count = (sum_fn or _sum)(  # type: ignore[misc]
+        loss, tile_rows, anchor_values, shared, anchor_samples, key_samples
+    )
     if axis_name is not None:
         # Separate psums: JAX 0.8 cannot differentiate a sum of floats and integers together.
         total, count = (jax.lax.psum(x, axis_name) for x in (total, count))
@@ -217,22 +240,41 @@ def _varying(axis_name: str, x: Array) -> Array:
     return x ^ zero if x.dtype == bool else x + zero
 
 
-def tiled_sum(
+def tiled_sum(tile_sum: TileSum, rows: TileRows, *args: Any) -> tuple[Array, Array]:
+    """Sum of the losses and number of anchors with at least one negative.
+
+    Further arguments: values of the anchors and of all tiles, samples of anchors and of keys.
+    """
+    return _by_platform(partial(_scan_sum, tile_sum), rows, *args)
+
+
+def tiled_sum_and_gradient(
+    tile_sum: TileSum, rows: TileRows, *args: Any
+) -> tuple[tuple[Array, Array], Any]:
+    """:func:`tiled_sum` and its gradient with respect to both kinds of values."""
+    return _by_platform(partial(_scan_sum_and_gradient, tile_sum), rows, *args)
+
+
+def _by_platform(scan: Callable[..., Any], rows: TileRows, *args: Any) -> Any:
+    other = partial(scan, rows.other)
+    if rows.gpu == rows.other:
+        return other(*args)
+    gpu = partial(scan, rows.gpu)
+    return jax.lax.platform_dependent(*args, cuda=gpu, rocm=gpu, default=other)
+
+
+def _scan_sum(
     tile_sum: TileSum, rows: int, anchor_values: Any, shared: Any, ids: Samples, keys: Samples
 ) -> tuple[Array, Array]:
-    """Sum of the losses and number of anchors with at least one negative."""
-
     def add(sums: Any, tile: Any) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, sums, tile_sum(tile, shared, keys)), None
 
     return jax.lax.scan(add, _nothing(anchor_values, keys), _tiles(rows, anchor_values, ids))[0]
 
 
-def tiled_sum_and_gradient(
+def _scan_sum_and_gradient(
     tile_sum: TileSum, rows: int, anchor_values: Any, shared: Any, ids: Samples, keys: Samples
 ) -> tuple[tuple[Array, Array], Any]:
-    """:func:`tiled_sum` and its gradient with respect to ``anchor_values`` and ``shared``."""
-
     def add(carry: Any, tile: Any) -> tuple[Any, Any]:
         tile_values, rest = tile
 
@@ -252,15 +294,15 @@ def tiled_sum_and_gradient(
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _sum(loss: Loss, rows: int, *args: Any) -> tuple[Array, Array]:
+def _sum(loss: Loss, rows: TileRows, *args: Any) -> tuple[Array, Array]:
     return tiled_sum(partial(tile_sum, loss), rows, *args)
 
 
-def _sum_and_gradient(loss: Loss, rows: int, *args: Any) -> tuple[tuple[Array, Array], Any]:
+def _sum_and_gradient(loss: Loss, rows: TileRows, *args: Any) -> tuple[tuple[Array, Array], Any]:
     return tiled_sum_and_gradient(partial(tile_sum, loss), rows, *args)
 
 
-def scale_gradient(loss: Loss, rows: int, gradient: Any, cotangents: Any) -> tuple[Any, ...]:
+def scale_gradient(loss: Loss, rows: TileRows, gradient: Any, cotangents: Any) -> tuple[Any, ...]:
     """Backward rule of a sum whose forward rule computes the gradient."""
     del loss, rows
     scale = cotangents[0]
