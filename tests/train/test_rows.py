@@ -170,8 +170,12 @@ def test_small_gradients_and_long_nights(standard_promotion):
         assert np.abs(got - want).max() < 1e-2 * np.abs(want).max() + 1e-6
 
 
+@pytest.mark.parametrize("platform", ["default", "cuda", "tpu"])
 @pytest.mark.parametrize("n", [40, 41])
-def test_all_rows_wake_block_by_block(n, monkeypatch):
+def test_all_rows_wake_block_by_block(n, platform, monkeypatch):
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *args, **branches: branches[platform](*args)
+    )
     monkeypatch.setattr("crl_jax.train.rows._tables._BLOCK", 40)
     monkeypatch.setattr("crl_jax.train.rows._tables._GPU_BLOCK", 40)
     rule, table = rows.adam(warm_cosine), jnp.resize(TABLE, (n, DIM))
