@@ -1,0 +1,198 @@
+"""Programs of the library, compiled for described GPUs and TPUs without having one.
+
+The compilers of TPUs (package libtpu) and of NVIDIA GPUs (jax-cuda12-plugin) compile for a
+described device on any machine. They state the memory of a program, its kernels, loops and
+collectives, and for TPUs an estimate of cycles; nothing is measured on a device. A program that
+does not compile becomes a row with its error.
+
+    pip install -e '.[targets]'
+    python -m benchmarks.targets --quick --check
+    python -m benchmarks.targets --update --minutes 40
+    python -m benchmarks.targets --only simclr --targets h100 v5e-1
+    python -m benchmarks.targets --measure --minutes 5 --out measured.csv
+
+``--check`` compares with the committed rows of the same compiler versions, ``--update`` replaces
+them. ``--measure`` needs no description: it compiles for the default device of this machine, reads
+the same figures and runs each program with random arguments. Its ``stated_ms`` is the traffic of
+the kernels to main memory over the bandwidth of the data sheet: the least time of a program whose
+arrays do not stay in a cache.
+"""
+
+import argparse
+import re
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .._processes import Worker
+from .._report import RESULTS, Row, count, parser, read_csv, write_csv
+from . import _limits
+from ._compile import MEASURED, STATED, environment_of, shorten, start
+from ._devices import HERE, TARGETS
+from ._limits import failures, key_of, largest_batch
+
+COLUMNS = (
+    "program", "target", "batch", "steps", "error", "arguments_mib", "temporaries_mib", "need_mib",
+    "fits", "largest_batch", "kernels", "mcycles", "gathered", "scattered", "sorted",
+    "table_gathers", "copied_mib", "traffic_mib", "stated_ms", "measured_ms", "collectives",
+    "collective_mib", "collective_kinds", "open_loops", "float64", "host", "compile_seconds", "jax",
+    "compiler", "source",
+)  # fmt: skip
+QUICK_TARGETS = ("h100", "v5e-1", "v5e-8")
+FOLDER = RESULTS / "targets"
+
+
+class Table:
+    """Rows that are printed and written as they come, and in the order of programs at the end.
+
+    Args:
+      path: CSV file, or None.
+      rows: Rows of an earlier run, which new ones replace.
+    """
+
+    def __init__(self, path: Path | None, rows: Sequence[Row] = ()):
+        self.path, self.rows = path, {key_of(row): row for row in rows}
+        self.new: list[Row] = []
+        self._lock = threading.Lock()
+
+    def add(self, row: Row) -> None:
+        """Adds a row."""
+        row = {name: row.get(name, "") for name in COLUMNS}
+        with self._lock:
+            self.new.append(row)
+            self.rows[key_of(row)] = row
+            print(line(row), flush=True)
+            self.write()
+
+    def write(self, order: Sequence[str] = ()) -> None:
+        """Writes the file, sorted by the order of programs if it is given."""
+        place = {name: i for i, name in enumerate(order)}
+        rows = sorted(self.rows.values(), key=lambda row: place.get(row["program"], 0))
+        if self.path:
+            write_csv(self.path, rows)
+
+
+def line(row: Row) -> str:
+    """Returns a row as a line of progress."""
+    start = f"{row['target'][:20]:8} {row['program']:34}"
+    if row["error"]:
+        return f"{start} FAILED {row['error'][:120]}"
+    cost = f"{row['mcycles']:.2f} Mcycles" if row["mcycles"] else f"{row['kernels']:.1f} kernels"
+    text = f"{start} {row['need_mib']:10,.1f} MiB  {cost} a step  {row['compile_seconds']:.0f} s"
+    if row["measured_ms"]:
+        text += f"  stated {row['stated_ms'] or 0:.4g} ms, measured {row['measured_ms']:.4g} ms"
+    return text
+
+
+def choose(only: str, target: str, is_quick: bool) -> list[str]:
+    """Returns the programs for a target, the quick ones first."""
+    from ._programs import PROGRAMS
+
+    single = target == HERE or TARGETS[target].n_devices == 1
+    found = [
+        program
+        for program in PROGRAMS.values()
+        if re.search(only, program.name)
+        and (program.quick or not is_quick)
+        and (not program.axes) == single
+        and (target == HERE or not program.targets or target in program.targets)
+    ]
+    return [program.name for program in sorted(found, key=lambda program: not program.quick)]
+
+
+_starting = threading.Lock()  # the environment of a new process is that of this one
+
+
+def run(target: str, names: Sequence[str], table: Table, deadline: float) -> None:
+    """Compiles programs for a target in a process of its own, which is replaced if it dies."""
+    worker: Any = None
+    for name in names:
+        if time.monotonic() > deadline:
+            print(f"{target}: no time for {name} and what follows", flush=True)
+            break
+        try:
+            if worker is None:
+                with _starting:
+                    worker = Worker(start, target, env=environment_of(target))
+            table.add(worker(name))
+        except (Exception, SystemExit) as error:
+            source = MEASURED if target == HERE else STATED
+            about = worker.first if worker else {"target": target, "source": source}
+            table.add({**about, "program": name, "error": shorten(error)})
+            worker = None
+    if worker is not None:
+        worker.end()
+
+
+def estimate_batches(rows: Sequence[Row]) -> None:
+    """Sets the column ``largest_batch`` of families with two batch sizes."""
+    from ._programs import PROGRAMS
+
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        family = PROGRAMS[row["program"]].family if row["program"] in PROGRAMS else ""
+        if family and not row["error"] and row["target"] in TARGETS:
+            groups.setdefault((family, row["target"]), []).append(row)
+    for (_, target), own in groups.items():
+        growth = PROGRAMS[own[0]["program"]].growth
+        batch = largest_batch(own, growth, TARGETS[target].memory_gib * 1024)
+        for row in own:
+            row["largest_batch"] = batch or ""
+
+
+def check(table: Table, limits: Sequence[Row]) -> int:
+    """Prints violated limits; returns the exit status."""
+    known = {(row["jax"], row["compiler"]) for row in limits}
+    used = {(row["jax"], row["compiler"]) for row in table.new if row["jax"]}
+    found = failures(table.new, limits)
+    if other := used - known:
+        found.append(f"limits are those of {sorted(known)}, compiled with {sorted(other)}")
+    print(f"\n{len(table.new)} programs, {len(found)} beyond their limits ({STATED})")
+    print("\n".join(found))
+    return int(bool(found))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compiles the chosen programs."""
+    flags = parser(__doc__)
+    flags.add_argument("--targets", nargs="+", choices=TARGETS, metavar="TARGET",
+                       help=f"by default all of {', '.join(TARGETS)}; with --quick some")  # fmt: skip
+    flags.add_argument("--only", default="", help="regular expression of program names")
+    flags.add_argument("--quick", action="store_true", help="only the quick part")
+    flags.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
+    flags.add_argument("--update", action="store_true", help="replace the committed rows")
+    flags.add_argument("--measure", action="store_true", help="run on the device of this machine")
+    flags.add_argument("--minutes", type=float, default=float("inf"),
+                       help="start no program after this time")  # fmt: skip
+    flags.add_argument("--jobs", type=count, default=2, help="targets compiled at a time")
+    flags.add_argument("--list", action="store_true", help="print the programs and exit")
+    args = flags.parse_args(arguments)
+    chosen = args.targets or list(QUICK_TARGETS if args.quick else TARGETS)
+    chosen = [HERE] if args.measure else chosen
+    names = {target: choose(args.only, target, args.quick) for target in chosen}
+    if args.list:
+        for target, programs in names.items():
+            print(target, *programs, sep="\n  ")
+        return 0
+    limits = read_csv(committed := FOLDER / ("quick.csv" if args.quick else "full.csv"))
+    if args.check and not limits:
+        raise SystemExit(f"{committed} has no limits; run with --update")
+    path = committed if args.update and not args.measure else args.out
+    table = Table(path, limits if args.update else ())
+    print(MEASURED if args.measure else STATED, flush=True)
+    deadline = time.monotonic() + 60 * args.minutes
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for done in [pool.submit(run, each, own, table, deadline) for each, own in names.items()]:
+            done.result()
+    estimate_batches(list(table.rows.values()))
+    table.write(list(dict.fromkeys(name for own in names.values() for name in own)))
+    print(MEASURED if args.measure else STATED)
+    return check(table, limits) if args.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

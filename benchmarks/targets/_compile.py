@@ -1,0 +1,152 @@
+"""Compiles programs in a process of one target, and reads or runs what was compiled."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .._report import Row
+from ._devices import HERE, TARGETS, Target
+
+MIB = 2**20
+STATED = "what the compiler states; not measured on a device"
+MEASURED = "stated: by the compiler; measured: median of runs on this device"
+BANDWIDTHS = {
+    "T4": 320, "L4": 300, "A100": 1555, "H100": 3352, "H200": 4800, "TPU v5 lite": 819,
+    "TPU v6 lite": 1640,
+}  # fmt: skip
+"""Memory bandwidth in GB/s by a part of the name of a device, according to data sheets."""
+
+
+def start(name: str) -> tuple[Row, Callable[[str], Row]]:
+    """Returns the columns of a target, and a function that compiles a program for it by name.
+
+    Must be called in a process with the environment of the target. On the target ``here``,
+    programs are also run.
+    """
+    import jax
+
+    target, devices = (None, jax.devices()) if name == HERE else _described(name)
+    kind = devices[0].device_kind
+    about: Row = {"target": name if target else f"{HERE}: {kind}"}
+    about |= target.compilers if target else _own_compiler(devices[0])
+    speeds = [speed for part, speed in BANDWIDTHS.items() if part in kind]
+    bandwidth = target.gb_per_second if target else (speeds or [0])[0]
+    about["source"] = STATED if target else MEASURED
+
+    def compile_one(program: str) -> Row:
+        from . import _programs
+
+        _programs.MEASURES[0] = target is None
+        chosen = _programs.PROGRAMS[program]
+        row: Row = {"program": program, "target": about["target"], "batch": chosen.batch or ""}
+        try:
+            row |= _figures(chosen, target, devices, bandwidth)
+        except Exception as error:
+            row["error"] = shorten(error)
+        jax.clear_caches()
+        return row | about
+
+    return about, compile_one
+
+
+def shorten(error: BaseException) -> str:
+    """Returns the start of an error message in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _described(name: str) -> tuple[Target, list[Any]]:
+    target = TARGETS[name]
+    return target, target.devices()
+
+
+def _own_compiler(device: Any) -> dict[str, str]:
+    import jax
+
+    return {"jax": jax.__version__, "compiler": " ".join(device.client.platform_version.split())}
+
+
+def _figures(program: Any, target: Target | None, devices: list[Any], bandwidth: float) -> Row:
+    """Compiles a program and returns its row; runs it if there is no described target."""
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+    from ._hlo import Module
+    from ._registry import described, drawn
+
+    mesh, sharding = None, SingleDeviceSharding(devices[0])
+    if program.axes:
+        mesh = Mesh(np.array(devices).reshape(split(len(devices), len(program.axes))), program.axes)
+        sharding = NamedSharding(mesh, PartitionSpec())
+    case = program.make(mesh)
+    if target is None:
+        args, kwargs = drawn((case.args, case.kwargs))
+    else:
+        args, kwargs = described((case.args, case.kwargs), sharding)
+    began = time.process_time()
+    compiled = case.function.lower(*args, **kwargs, **case.static).compile()
+    seconds = time.process_time() - began
+    row = {"steps": case.n_steps, **stated(compiled.memory_analysis(), target)}
+    row |= per_step(Module(compiled.as_text()).counts(), case.n_steps)
+    row["compile_seconds"] = round(seconds, 1)
+    if bandwidth:
+        row["stated_ms"] = row["traffic_mib"] * MIB / bandwidth / 1e6
+    if target is None:
+        row["measured_ms"] = 1e3 * _timed(compiled, args, kwargs, case.carries) / case.n_steps
+    return row
+
+
+def split(n: int, parts: int) -> tuple[int, ...]:
+    """Splits a power of two into one or two factors, the larger one first."""
+    second = 2 ** (n.bit_length() // 2 - (0 if n.bit_length() % 2 else 1))
+    return (n,) if parts == 1 else (n // second, second)
+
+
+def stated(memory: Any, target: Target | None) -> Row:
+    """Returns the columns of memory, in MiB: ``need`` counts a donated argument once."""
+    arguments, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    need = arguments + temporaries + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    row: Row = {
+        "arguments_mib": arguments / MIB, "temporaries_mib": temporaries / MIB,
+        "need_mib": need / MIB,
+    }  # fmt: skip
+    if target is not None:
+        row["fits"] = "yes" if need <= target.memory_gib * 2**30 else "no"
+    return row
+
+
+def per_step(counts: Any, n_steps: int) -> Row:
+    """Returns the columns of :meth:`Module.counts`, divided by the number of steps."""
+    row: Row = {name: counts[name] / n_steps for name in ("kernels", "gathered", "scattered")}
+    row |= {"sorted": counts["sorted"] / n_steps, "table_gathers": counts["table_gathers"]}
+    row["mcycles"] = counts["cycles"] / 1e6 / n_steps if counts["cycles"] else ""
+    for name in ("traffic", "copied"):
+        row[f"{name}_mib"] = counts[name] / MIB / n_steps
+    row["collectives"] = counts["collectives"] / n_steps
+    row["collective_mib"] = counts["collective_bytes"] / MIB / n_steps
+    sent = (name for name in counts if name.endswith("_bytes") and name != "collective_bytes")
+    row["collective_kinds"] = " ".join(sorted(name.removesuffix("_bytes") for name in sent))
+    return row | {name: counts[name] for name in ("open_loops", "float64", "host")}
+
+
+def _timed(compiled: Any, args: Any, kwargs: Any, carries: bool, most: float = 3.0) -> float:
+    """Returns the median seconds of at least 3 and at most 20 calls after the first."""
+    import jax
+
+    times: list[float] = []
+    end = time.perf_counter() + most
+    while len(times) < 4 or (len(times) < 21 and time.perf_counter() < end):
+        began = time.perf_counter()
+        result = jax.block_until_ready(compiled(*args, **kwargs))
+        times.append(time.perf_counter() - began)
+        args = (result[0], *args[1:]) if carries else args
+    return statistics.median(times[1:])
+
+
+def environment_of(name: str) -> dict[str, str]:
+    """Returns additional environment variables of the process of a target."""
+    if name == HERE:
+        return {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = TARGETS[name].env
+    return env | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {env['XLA_FLAGS']}".strip()}

@@ -1,0 +1,173 @@
+"""Programs to compile, their arguments as shapes or as arrays, and trainings as programs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from crl_jax import pytree_dataclass, train
+from crl_jax.train._epoch import Inputs, StaticInputs, run_epochs, start_runs
+from crl_jax.train._sharding import Sharding
+
+
+@dataclass(frozen=True)
+class Later:
+    """Argument that :func:`described` evaluates as shapes only, and :func:`drawn` computes."""
+
+    make: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Function to compile, with its arguments.
+
+    Attributes:
+      function: A result of ``jax.jit``, or of :func:`crl_jax.train.jit`.
+      args: Positional arguments: arrays, shapes and :class:`Later`.
+      kwargs: Keyword arguments.
+      static: Static keyword arguments, which are no arguments of the compiled program.
+      n_steps: Number of steps that one call computes.
+      carries: Whether the first argument is donated and comes first in the result.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    static: dict[str, Any] = field(default_factory=dict)
+    n_steps: int = 1
+    carries: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """Entry of the table.
+
+    Attributes:
+      name: Name with its group, such as ``"loss/bcl/1024"``.
+      make: Builds the case for a mesh, or for a single device if it is None.
+      quick: Whether it belongs to the quick part.
+      axes: Axes of the mesh that share its devices; empty for programs of a single device.
+      targets: Targets that it is compiled for; empty for all that fit ``axes``.
+      family: Programs of one family differ only in ``batch``, which determines the largest batch.
+      batch: Batch size.
+      growth: Exponent of the batch size in the temporary memory: 2 if all scores are in memory.
+      is_measurable: Whether its arguments can be drawn at random.
+    """
+
+    name: str
+    make: Callable[[Mesh | None], Case]
+    quick: bool = False
+    axes: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    family: str = ""
+    batch: int = 0
+    growth: int = 1
+    is_measurable: bool = True
+
+
+PROGRAMS: dict[str, Program] = {}
+
+
+def program(name: str, make: Callable[[Mesh | None], Case], **fields: Any) -> None:
+    """Adds a program.
+
+    Raises:
+      ValueError: If the name is taken.
+    """
+    if name in PROGRAMS:
+        raise ValueError(f"`name` must be new, got {name!r}.")
+    PROGRAMS[name] = Program(name, make, **fields)
+
+
+def shape(*sizes: int, dtype: Any = jnp.float32, sharding: Any = None) -> jax.ShapeDtypeStruct:
+    """Returns an array argument by its shape."""
+    return jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
+
+
+def function_case(function: Callable[..., Any], *args: Any) -> Case:
+    """Returns a case of a function without donated arguments."""
+    return Case(jax.jit(function), args)
+
+
+def described(tree: Any, sharding: Any) -> Any:
+    """Replaces arrays by shapes on a device; shapes with a sharding of their own keep it."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, Later):
+            return described(jax.eval_shape(leaf.make), sharding)
+        if not hasattr(leaf, "dtype"):
+            return leaf
+        own = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype, sharding=own or sharding)
+
+    return jax.tree.map(one, tree)
+
+
+def drawn(tree: Any) -> Any:
+    """Replaces shapes by random arrays on the default device: normal, or uniform bytes."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, Later):
+            return jax.jit(leaf.make)()
+        if isinstance(leaf, np.ndarray):
+            return jnp.asarray(leaf)
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        draw = jax.random.normal if jnp.issubdtype(leaf.dtype, jnp.floating) else jax.random.bits
+        return jax.jit(draw, static_argnums=(1, 2))(jax.random.key(0), leaf.shape, leaf.dtype)
+
+    return jax.tree.map(one, tree)
+
+
+@pytree_dataclass
+class FirstBatches(train.ArrayBatches):
+    """The first batches of each epoch, as a sample of the steps of a long epoch.
+
+    Attributes:
+      n_steps: Number of batches. Static.
+    """
+
+    n_steps: int = field(metadata={"static": True}, kw_only=True)
+
+    def epoch(self, key: Any, config: train.TrainConfig) -> train.Steps:
+        """Returns the first steps of an epoch."""
+        return jax.tree.map(lambda leaf: leaf[: self.n_steps], super().epoch(key, config))
+
+
+def training_case(
+    task: Any,
+    optimizer: Any,
+    batches: Any,
+    batch_size: int,
+    mesh: Mesh | None = None,
+    compute_dtype: str | None = None,
+) -> Case:
+    """Returns the program of an epoch that :func:`crl_jax.train.fit` compiles, for one run."""
+    config = train.TrainConfig(batch_size, compute_dtype=compute_dtype, mesh=mesh)
+    n_updates = -(-batches.n // batch_size)
+    sharding = None if mesh is None else Sharding.from_task(mesh, task)
+    static = StaticInputs(config, (), n_updates, sharding)
+    task = task if mesh is None else task.shard(mesh)
+    runs = {"seed": np.zeros(1, np.uint32), "epochs": np.ones(1, np.int32)}
+    inputs = Inputs(task, optimizer, batches, ())
+    state: Any = Later(lambda: start_runs(runs, drawn(inputs), static=static))
+    if mesh is not None:
+        # Only the compiler knows how the initial state is sharded.
+        replicated = NamedSharding(mesh, PartitionSpec())
+        lowered = start_runs.lower(*described((runs, inputs), replicated), static=static)
+        state = jax.tree.map(
+            lambda leaf, own: shape(*leaf.shape, dtype=leaf.dtype, sharding=own),
+            lowered.out_info, lowered.compile().output_shardings,
+        )  # fmt: skip
+    return Case(
+        run_epochs,
+        (state,),
+        {"runs": runs, "inputs": inputs, "epoch": np.int32(0)},
+        {"static": static, "n_epochs": 1},
+        n_steps=getattr(batches, "n_steps", n_updates),
+        carries=True,
+    )
