@@ -1,1 +1,1 @@
-"""Programs of the library compiled for GPUs and TPUs; see ``python -m benchmarks.targets --help``."""
+"""Programs of the library compiled for described GPUs and TPUs."""

@@ -18,7 +18,6 @@ the kernels to main memory over the bandwidth of the data sheet: the least time 
 arrays do not stay in a cache.
 """
 
-import argparse
 import re
 import sys
 import threading
@@ -30,7 +29,6 @@ from typing import Any
 
 from .._processes import Worker
 from .._report import RESULTS, Row, count, parser, read_csv, write_csv
-from . import _limits
 from ._compile import MEASURED, STATED, environment_of, shorten, start
 from ._devices import HERE, TARGETS
 from ._limits import failures, key_of, largest_batch
@@ -159,8 +157,8 @@ def check(table: Table, limits: Sequence[Row]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Compiles the chosen programs."""
     flags = parser(__doc__)
-    flags.add_argument("--targets", nargs="+", choices=TARGETS, metavar="TARGET",
-                       help=f"by default all of {', '.join(TARGETS)}; with --quick some")  # fmt: skip
+    everything = f"targets, by default all of {', '.join(TARGETS)}; fewer with --quick"
+    flags.add_argument("--targets", nargs="+", choices=TARGETS, metavar="TARGET", help=everything)
     flags.add_argument("--only", default="", help="regular expression of program names")
     flags.add_argument("--quick", action="store_true", help="only the quick part")
     flags.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")

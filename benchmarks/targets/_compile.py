@@ -77,7 +77,8 @@ def _figures(program: Any, target: Target | None, devices: list[Any], bandwidth:
 
     mesh, sharding = None, SingleDeviceSharding(devices[0])
     if program.axes:
-        mesh = Mesh(np.array(devices).reshape(split(len(devices), len(program.axes))), program.axes)
+        sizes = axis_sizes(len(devices), program.axes)
+        mesh = Mesh(np.array(devices).reshape(*sizes.values()), tuple(sizes))
         sharding = NamedSharding(mesh, PartitionSpec())
     case = program.make(mesh)
     if target is None:
@@ -97,10 +98,15 @@ def _figures(program: Any, target: Target | None, devices: list[Any], bandwidth:
     return row
 
 
-def split(n: int, parts: int) -> tuple[int, ...]:
-    """Splits a power of two into one or two factors, the larger one first."""
-    second = 2 ** (n.bit_length() // 2 - (0 if n.bit_length() % 2 else 1))
-    return (n,) if parts == 1 else (n // second, second)
+def axis_sizes(n: int, axes: tuple[str, ...]) -> dict[str, int]:
+    """Returns the sizes of ``data`` and ``table`` on a power of two of devices.
+
+    Two axes share the devices evenly, ``data`` with the larger part; an absent one has size 1.
+    """
+    if len(axes) == 1:
+        return {name: n if name in axes else 1 for name in ("data", "table")}
+    table = 2 ** ((n.bit_length() - 1) // 2)
+    return {"data": n // table, "table": table}
 
 
 def stated(memory: Any, target: Target | None) -> Row:

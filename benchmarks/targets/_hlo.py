@@ -26,7 +26,7 @@ _COLLECTIVES = (
     "collective-broadcast", "ragged-all-to-all",
 )  # fmt: skip
 _HOST = ("infeed", "outfeed", "send", "recv")
-TABLE_BYTES = 2**20
+TABLE_BYTES = 2**22
 """Smallest operand that counts as a table for ``table_gathers``."""
 
 
@@ -152,7 +152,7 @@ class Module:
           scatters, and custom kernels;
         * ``gathered``, ``scattered``: slices that are read or written by index; ``sorted``:
           elements of sorts;
-        * ``table_gathers``: gathers that read at least as much as an operand of 1 MiB or more has;
+        * ``table_gathers``: gathers that read at least as much as an operand of 4 MiB or more has;
         * ``traffic``: bytes that kernels read from and write to main memory at least: operands and
           results, of indexed accesses only the slices;
         * ``copied``: the part of ``traffic`` of copies and transposes;

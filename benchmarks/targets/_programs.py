@@ -29,7 +29,7 @@ STEPS = 16
 
 # Losses of two views and of two towers: values and gradients.
 
-LOSSES: dict[str, tuple[Any, dict[str, float]]] = {
+LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "infonce": (losses.info_nce, {}),
     "dcl": (losses.debiased_contrastive, {"tau_plus": 0.1}),
     "hcl": (losses.hard_contrastive, {"tau_plus": 0.1, "beta": 0.5}),
@@ -175,7 +175,7 @@ def ranking_case(
 
     # The dense adjacency matrix has gigabytes: only its shape is made to compile.
     made = encoder() if layout != "dense" or mesh is not None else Later(encoder)
-    fields = RANKING[loss] | ({} if rows is None else {"l2_target": "rows"})
+    fields: Any = RANKING[loss] | ({} if rows is None else {"l2_target": "rows"})
     chosen = None if sampler is None else sampler(log)
     fixed = models.MatrixFactorization(log.n_users, log.n_items, 64)
     task = tasks.Ranking.from_interactions(log, encoder=fixed, sampler=chosen, **fields)
@@ -237,9 +237,7 @@ def _recommenders() -> None:
             partial(large_case, n_users=2_000_000, n_items=200_000, dim=dim),
         )
     for layout in ("rows", "dense"):
-        program(
-            f"lightgcn/gowalla/{layout}", partial(ranking_case, name="gowalla", layout=layout)
-        )
+        program(f"lightgcn/gowalla/{layout}", partial(ranking_case, name="gowalla", layout=layout))
     program("lightgcn/ml-100k/dense", partial(ranking_case, name="ml-100k", layout="dense"))
     for axes in (("table",), ("data", "table")):
         made = partial(large_case, n_users=10_000_000, n_items=1_000_000, dim=64)
@@ -260,9 +258,7 @@ def large_case(
         interactions("ml-100k"), loss=losses.bpr, l2_target="tables" if is_dense else "rows"
     )
     rng = np.random.default_rng(0)
-    users, items = (
-        rng.integers(0, size, n, dtype=np.int32) for size in (n_users, n_items)
-    )
+    users, items = (rng.integers(0, size, n, dtype=np.int32) for size in (n_users, n_items))
     indptr: Any = shape(n_users + 1, dtype=jnp.int32)
     if MEASURES[0]:
         indptr = np.searchsorted(np.sort(users), np.arange(n_users + 1)).astype(np.int32)
@@ -283,6 +279,7 @@ def evaluation_case(mesh: Mesh | None, name: str, auc: bool) -> Case:
     """Ranking metrics of all users over the full catalogue."""
     del mesh
     split = data.split_by_ratio(interactions(name), test=0.2)
+    assert split.test is not None
     layout = metrics.eval_layout(split.train, split.test)
     tables = models.Tables(*(shape(n, 64) for n in SIZES[name][:2]))
     evaluate = partial(metrics.evaluate, models.inner_scores, ks=(5, 10, 20), auc=auc)
@@ -313,9 +310,7 @@ def probe_case(mesh: Mesh | None, name: str) -> Case:
             bank, bank_labels, queries, labels, n_classes=10, key=jax.random.key(0)
         ).accuracy
 
-    return function_case(
-        evaluate, shape(50_000, 512), train_labels, shape(10_000, 512), labels
-    )
+    return function_case(evaluate, shape(50_000, 512), train_labels, shape(10_000, 512), labels)
 
 
 def _evaluation() -> None:
@@ -329,7 +324,8 @@ def _evaluation() -> None:
     for n, text in ((40_981, "41k"), (1_000_000, "1M")):
         program(f"serve/{text}", partial(serving_case, n_items=n), quick=n > 10**5)
     program("probe/knn", partial(probe_case, name="knn"))
-    program("probe/linear", partial(probe_case, name="linear"))
+    made = partial(probe_case, name="linear")
+    program("probe/linear", made, targets=("t4", "h100", "v5e-1"))
 
 
 # Images, graphs, texts and pairs.
@@ -361,7 +357,8 @@ def represent_case(mesh: Mesh | None) -> Case:
     init = Later(lambda: task.init(jax.random.key(0)))
 
     def represent(state: Any, images: Any) -> Any:
-        return task.represent(*state, images)
+        params, model_state = state
+        return task.represent(params, model_state, images)
 
     return function_case(represent, init, shape(10_000, 32, 32, 3, dtype=jnp.uint8))
 
@@ -439,41 +436,33 @@ def pairs_case(mesh: Mesh | None, batch: int, dtype: str | None = None) -> Case:
 
 
 def _networks() -> None:
-    some = ("t4", "h100", "v5e-1")
-    for dtype in (None, "bfloat16"):
-        kind = dtype or "float32"
-        for batch in (256, 1024):
-            program(
-                f"simclr/resnet18/{kind}/{batch}",
-                partial(images_case, batch=batch, dtype=dtype),
-                family=f"simclr/resnet18/{kind}", batch=batch,
-                targets=() if batch == 256 else some,
-            )  # fmt: skip
+    # Networks take a compiler for a TPU minutes: each is compiled for few targets.
+    gpus, some = ("t4", "l4", "a100", "h100"), ("t4", "h100", "v5e-1")
+    for dtype, batch, targets in (
+        ("float32", 256, (*gpus, "v5e-1")), ("float32", 1024, ("t4", "h100")),
+        ("bfloat16", 256, ()), ("bfloat16", 1024, some),
+    ):  # fmt: skip
         program(
-            f"simclr/resnet50/{kind}/256", partial(images_case, depth=50, dtype=dtype),
-            targets=("h100", "v5e-1"),
+            f"simclr/resnet18/{dtype}/{batch}", partial(images_case, batch=batch, dtype=dtype),
+            family=f"simclr/resnet18/{dtype}", batch=batch, targets=targets,
         )  # fmt: skip
-    program("moco/resnet18/bfloat16/256", partial(images_case, tasks.MoCo, dtype="bfloat16"))
-    program(
-        "simclr-bcl/resnet18/bfloat16/256", partial(images_case, dtype="bfloat16", loss="bcl-bins"),
-        targets=some,
-    )  # fmt: skip
-    program("represent/resnet18/10k", represent_case)
+    for dtype, targets in (("float32", ("h100",)), ("bfloat16", ("h100", "v5e-1"))):
+        made = partial(images_case, depth=50, dtype=dtype)
+        program(f"simclr/resnet50/{dtype}/256", made, targets=targets)
+    made = partial(images_case, method=tasks.MoCo, dtype="bfloat16")
+    program("moco/resnet18/bfloat16/256", made, targets=some)
+    made = partial(images_case, dtype="bfloat16", loss="bcl-bins")
+    program("simclr-bcl/resnet18/bfloat16/256", made, targets=("h100",))
+    program("represent/resnet18/10k", represent_case, targets=(*gpus, "v5e-1"))
     program("augment/images/256", augmentation_case)
-    program("graphcl/proteins/128", graphs_case)
-    program(
-        "simcse/bert4/bfloat16/128",
-        partial(text_case, n_layers=4, batch=128, dtype="bfloat16"),
-    )
-    program(
-        "simcse/bert-base/bfloat16/128",
-        partial(text_case, n_layers=12, batch=128, dtype="bfloat16"), targets=("t4", "h100"),
-    )  # fmt: skip
-    program("clip/resnet18+bert3/bfloat16/256", partial(pairs_case, batch=256, dtype="bfloat16"))
-    program(
-        "mesh/simclr/resnet18/bfloat16/2048", partial(images_case, batch=2048, dtype="bfloat16"),
-        axes=("data",), targets=("h100-8", "v5e-8"),
-    )  # fmt: skip
+    program("graphcl/proteins/128", graphs_case, targets=some)
+    for n_layers, targets in ((4, ()), (12, ("h100",))):
+        made = partial(text_case, n_layers=n_layers, batch=128, dtype="bfloat16")
+        program(f"simcse/bert-{n_layers}-layers/bfloat16/128", made, targets=targets)
+    made = partial(pairs_case, batch=256, dtype="bfloat16")
+    program("clip/resnet18+bert/bfloat16/256", made, targets=some)
+    made = partial(images_case, batch=2048, dtype="bfloat16")
+    program("mesh/simclr/resnet18/bfloat16/2048", made, axes=("data",), targets=("h100-8",))
 
 
 for _group in (_losses, _statistics, _recommenders, _evaluation, _networks):

@@ -50,12 +50,11 @@ class Program:
       name: Name with its group, such as ``"loss/bcl/1024"``.
       make: Builds the case for a mesh, or for a single device if it is None.
       quick: Whether it belongs to the quick part.
-      axes: Axes of the mesh that share its devices; empty for programs of a single device.
+      axes: Axes of the mesh that share its devices evenly; empty for programs of a single device.
       targets: Targets that it is compiled for; empty for all that fit ``axes``.
       family: Programs of one family differ only in ``batch``, which determines the largest batch.
       batch: Batch size.
       growth: Exponent of the batch size in the temporary memory: 2 if all scores are in memory.
-      is_measurable: Whether its arguments can be drawn at random.
     """
 
     name: str
@@ -66,7 +65,6 @@ class Program:
     family: str = ""
     batch: int = 0
     growth: int = 1
-    is_measurable: bool = True
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -83,7 +81,7 @@ def program(name: str, make: Callable[[Mesh | None], Case], **fields: Any) -> No
     PROGRAMS[name] = Program(name, make, **fields)
 
 
-def shape(*sizes: int, dtype: Any = jnp.float32, sharding: Any = None) -> jax.ShapeDtypeStruct:
+def shape(*sizes: int, dtype: Any = jnp.float32, sharding: Any = None) -> Any:
     """Returns an array argument by its shape."""
     return jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
 
