@@ -12,10 +12,16 @@ does not compile becomes a row with its error.
     python -m benchmarks.targets --measure --minutes 5 --out measured.csv
 
 ``--check`` compares with the committed rows of the same compiler versions, ``--update`` replaces
-them. ``--measure`` needs no description: it compiles for the default device of this machine, reads
-the same figures and runs each program with random arguments. Its ``stated_ms`` is the traffic of
-the kernels to main memory over the bandwidth of the data sheet: the least time of a program whose
-arrays do not stay in a cache.
+those that it compiles. ``--measure`` needs no description: it compiles for the default device of
+this machine, reads the same figures and runs each program with random arguments.
+
+Columns: memory in MiB, of which ``need_mib`` counts donated arguments once; per step ``kernels``,
+``mcycles``, ``gathered`` and ``scattered`` slices, ``sorted`` elements, and ``traffic_mib`` of the
+kernels to main memory. ``stated_ms`` is the time of this traffic at the bandwidth of the data
+sheet, on GPUs at least 2 µs per kernel: an estimate for steps that are limited by memory or by
+launches, too low for those limited by arithmetic, and too high for arrays that stay in a cache.
+``largest_batch`` is estimated from the memory at two batch sizes. ``compile_seconds`` are those of
+the processor, over all of its cores.
 """
 
 import re
@@ -45,7 +51,7 @@ FOLDER = RESULTS / "targets"
 
 
 class Table:
-    """Rows that are printed and written as they come, and in the order of programs at the end.
+    """Rows that are printed and written as they come, in the order of programs and targets.
 
     Args:
       path: CSV file, or None.
@@ -66,12 +72,17 @@ class Table:
             print(line(row), flush=True)
             self.write()
 
-    def write(self, order: Sequence[str] = ()) -> None:
-        """Writes the file, sorted by the order of programs if it is given."""
-        place = {name: i for i, name in enumerate(order)}
-        rows = sorted(self.rows.values(), key=lambda row: place.get(row["program"], 0))
+    def write(self) -> None:
+        """Writes the file."""
+        from ._programs import PROGRAMS
+
+        programs, targets = ({x: i for i, x in enumerate(xs)} for xs in (PROGRAMS, TARGETS))
+
+        def place(row: Row) -> tuple[int, int]:
+            return programs.get(row["program"], -1), targets.get(row["target"], -1)
+
         if self.path:
-            write_csv(self.path, rows)
+            write_csv(self.path, sorted(self.rows.values(), key=place))
 
 
 def line(row: Row) -> str:
@@ -176,18 +187,18 @@ def main(arguments: list[str] | None = None) -> int:
         for target, programs in names.items():
             print(target, *programs, sep="\n  ")
         return 0
-    limits = read_csv(committed := FOLDER / ("quick.csv" if args.quick else "full.csv"))
+    committed = FOLDER / ("measured.csv" if args.measure else "stated.csv")
+    limits = read_csv(committed)
     if args.check and not limits:
         raise SystemExit(f"{committed} has no limits; run with --update")
-    path = committed if args.update and not args.measure else args.out
-    table = Table(path, limits if args.update else ())
+    table = Table(committed if args.update else args.out, limits if args.update else ())
     print(MEASURED if args.measure else STATED, flush=True)
     deadline = time.monotonic() + 60 * args.minutes
     with ThreadPoolExecutor(args.jobs) as pool:
         for done in [pool.submit(run, each, own, table, deadline) for each, own in names.items()]:
             done.result()
     estimate_batches(list(table.rows.values()))
-    table.write(list(dict.fromkeys(name for own in names.values() for name in own)))
+    table.write()
     print(MEASURED if args.measure else STATED)
     return check(table, limits) if args.check else 0
 

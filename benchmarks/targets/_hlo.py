@@ -121,12 +121,15 @@ class Module:
 
     Args:
       text: Text of a compiled program.
+      floor: Least bytes per kernel in ``bounded``: those that the device would move while it
+        launches a kernel.
 
     Raises:
       ValueError: If the text has no entry computation.
     """
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, floor: int = 0):
+        self.floor = floor
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
         body: dict[str, Instruction] | None = None
@@ -155,6 +158,7 @@ class Module:
         * ``table_gathers``: gathers that read at least as much as an operand of 4 MiB or more has;
         * ``traffic``: bytes that kernels read from and write to main memory at least: operands and
           results, of indexed accesses only the slices;
+        * ``bounded``: the same, at least ``floor`` per kernel;
         * ``copied``: the part of ``traffic`` of copies and transposes;
         * ``collectives``, ``collective_bytes``, ``KIND_bytes``: messages between devices, and the
           bytes of their results per device;
@@ -202,7 +206,7 @@ class Module:
             total["cycles"] += int(cycles[1])
         if base not in _COLLECTIVES:
             moved = self._traffic(computation, x)
-            total["traffic"] += moved
+            total.update(traffic=moved, bounded=max(moved, self.floor))
             if base in ("copy", "transpose") or x.name.startswith(("copy", "transpose")):
                 total["copied"] += moved
         return total

@@ -354,7 +354,7 @@ def represent_case(mesh: Mesh | None) -> Case:
     """Representations of 10,000 images by a ResNet-18."""
     del mesh
     task = tasks.SimCLR(resnet(18), augment.ImageAugmentation.cifar10(), {"temperature": 0.5})
-    init = Later(lambda: task.init(jax.random.key(0)))
+    init = Later(task.init, (jax.random.key(0),))
 
     def represent(state: Any, images: Any) -> Any:
         params, model_state = state

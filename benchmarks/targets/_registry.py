@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,9 +17,15 @@ from crl_jax.train._sharding import Sharding
 
 @dataclass(frozen=True)
 class Later:
-    """Argument that :func:`described` evaluates as shapes only, and :func:`drawn` computes."""
+    """Result of a function, which :func:`described` evaluates as shapes and :func:`drawn` computes.
 
-    make: Callable[[], Any]
+    Attributes:
+      make: The function.
+      args: Its arguments: arrays and shapes.
+    """
+
+    make: Callable[..., Any]
+    args: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,11 +103,12 @@ def described(tree: Any, sharding: Any) -> Any:
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Later):
-            return described(jax.eval_shape(leaf.make), sharding)
+            return described(jax.eval_shape(leaf.make, *leaf.args), sharding)
         if not hasattr(leaf, "dtype"):
             return leaf
         own = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
-        return jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype, sharding=own or sharding)
+        dtype = jax.eval_shape(lambda x: x, leaf).dtype  # int32 for int64 without x64
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype, sharding=own or sharding)
 
     return jax.tree.map(one, tree)
 
@@ -110,7 +118,7 @@ def drawn(tree: Any) -> Any:
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Later):
-            return jax.jit(leaf.make)()
+            return jax.jit(leaf.make)(*drawn(leaf.args))
         if isinstance(leaf, np.ndarray):
             return jnp.asarray(leaf)
         if not isinstance(leaf, jax.ShapeDtypeStruct):
@@ -152,7 +160,7 @@ def training_case(
     task = task if mesh is None else task.shard(mesh)
     runs = {"seed": np.zeros(1, np.uint32), "epochs": np.ones(1, np.int32)}
     inputs = Inputs(task, optimizer, batches, ())
-    state: Any = Later(lambda: start_runs(runs, drawn(inputs), static=static))
+    state: Any = Later(partial(start_runs, static=static), (runs, inputs))
     if mesh is not None:
         # Only the compiler knows how the initial state is sharded.
         replicated = NamedSharding(mesh, PartitionSpec())
