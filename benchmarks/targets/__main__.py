@@ -117,7 +117,7 @@ _starting = threading.Lock()  # the environment of a new process is that of this
 
 
 def run(target: str, names: Sequence[str], table: Table, deadline: float) -> None:
-    """Compiles programs for a target in a process of its own, which is replaced if it dies."""
+    """Compiles programs for a target in a separate process, which is replaced if it dies."""
     worker: Any = None
     for name in names:
         if time.monotonic() > deadline:

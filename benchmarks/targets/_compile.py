@@ -38,10 +38,9 @@ def start(name: str) -> tuple[Row, Callable[[str], Row]]:
     about["source"] = STATED if target else MEASURED
 
     def compile_one(program: str) -> Row:
-        from . import _programs
+        from ._programs import PROGRAMS
 
-        _programs.MEASURES[0] = target is None
-        chosen = _programs.PROGRAMS[program]
+        chosen = PROGRAMS[program]
         row: Row = {"program": program, "target": about["target"], "batch": chosen.batch or ""}
         try:
             row |= _figures(chosen, target, devices, bandwidth)

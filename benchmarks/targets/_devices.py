@@ -6,7 +6,7 @@ from typing import Any
 
 GIB = 2**30
 HERE = "here"
-"""Name of the target that stands for the default device of this machine."""
+"""Target name of the default device of this machine."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from crl_jax.train._sharding import Sharding
 
 
 @dataclass(frozen=True)
-class Later:
+class Deferred:
     """Result of a function, which :func:`described` evaluates as shapes and :func:`drawn` computes.
 
     Attributes:
@@ -34,7 +34,7 @@ class Case:
 
     Attributes:
       function: A result of ``jax.jit``, or of :func:`crl_jax.train.jit`.
-      args: Positional arguments: arrays, shapes and :class:`Later`.
+      args: Positional arguments: arrays, shapes and :class:`Deferred`.
       kwargs: Keyword arguments.
       static: Static keyword arguments, which are no arguments of the compiled program.
       n_steps: Number of steps that one call computes.
@@ -99,11 +99,11 @@ def function_case(function: Callable[..., Any], *args: Any) -> Case:
 
 
 def described(tree: Any, sharding: Any) -> Any:
-    """Replaces arrays by shapes on a device; shapes with a sharding of their own keep it."""
+    """Replaces arrays by shapes on a device; shapes keep a sharding that they have."""
 
     def one(leaf: Any) -> Any:
-        if isinstance(leaf, Later):
-            return described(jax.eval_shape(leaf.make, *leaf.args), sharding)
+        if isinstance(leaf, Deferred):
+            return described(jax.eval_shape(leaf.make, *described(leaf.args, sharding)), sharding)
         if not hasattr(leaf, "dtype"):
             return leaf
         own = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
@@ -117,7 +117,7 @@ def drawn(tree: Any) -> Any:
     """Replaces shapes by random arrays on the default device: normal, or uniform bytes."""
 
     def one(leaf: Any) -> Any:
-        if isinstance(leaf, Later):
+        if isinstance(leaf, Deferred):
             return jax.jit(leaf.make)(*drawn(leaf.args))
         if isinstance(leaf, np.ndarray):
             return jnp.asarray(leaf)
@@ -160,7 +160,7 @@ def training_case(
     task = task if mesh is None else task.shard(mesh)
     runs = {"seed": np.zeros(1, np.uint32), "epochs": np.ones(1, np.int32)}
     inputs = Inputs(task, optimizer, batches, ())
-    state: Any = Later(partial(start_runs, static=static), (runs, inputs))
+    state: Any = Deferred(partial(start_runs, static=static), (runs, inputs))
     if mesh is not None:
         # Only the compiler knows how the initial state is sharded.
         replicated = NamedSharding(mesh, PartitionSpec())
