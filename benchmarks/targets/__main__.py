@@ -73,16 +73,17 @@ class Table:
             self.write()
 
     def write(self) -> None:
-        """Writes the file."""
+        """Writes the file, without programs that no longer exist."""
         from ._programs import PROGRAMS
 
         programs, targets = ({x: i for i, x in enumerate(xs)} for xs in (PROGRAMS, TARGETS))
 
         def place(row: Row) -> tuple[int, int]:
-            return programs.get(row["program"], -1), targets.get(row["target"], -1)
+            return programs[row["program"]], targets.get(row["target"], -1)
 
+        rows = [row for row in self.rows.values() if row["program"] in programs]
         if self.path:
-            write_csv(self.path, sorted(self.rows.values(), key=place))
+            write_csv(self.path, sorted(rows, key=place))
 
 
 def line(row: Row) -> str:
@@ -194,8 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
     table = Table(committed if args.update else args.out, limits if args.update else ())
     print(MEASURED if args.measure else STATED, flush=True)
     deadline = time.monotonic() + 60 * args.minutes
+    # Compilers of TPUs take longest; with them first, the jobs end together.
+    order = sorted(names, key=lambda name: name != HERE and TARGETS[name].platform != "tpu")
     with ThreadPoolExecutor(args.jobs) as pool:
-        for done in [pool.submit(run, each, own, table, deadline) for each, own in names.items()]:
+        for done in [pool.submit(run, each, names[each], table, deadline) for each in order]:
             done.result()
     estimate_batches(list(table.rows.values()))
     table.write()

@@ -202,7 +202,7 @@ def test_counts_of_a_program_compiled_for_this_processor():
 
 
 ROW = {
-    "program": "p", "target": "t4", "error": "", "fits": "yes", "need_mib": 100.0, "kernels": 50,
+    "program": "p", "target": "t4", "batch": 1024, "error": "", "fits": "yes", "need_mib": 100.0, "kernels": 50,
     "mcycles": "", "collective_mib": 1.0, "table_gathers": 1, "float64": 0, "host": 0,
     "jax": "0.1", "compiler": "c 1",
 }  # fmt: skip
@@ -392,10 +392,14 @@ def test_a_process_that_dies_costs_one_row(fake):
 
 
 def test_an_update_replaces_only_what_was_compiled(fake):
-    write_csv(fake / "stated.csv", [ROW | {"program": "other"}, ROW | {"program": "loss/dcl/1024"}])
+    write_csv(
+        fake / "stated.csv",
+        [ROW | {"program": f"loss/{name}/1024"} for name in ("gone", "hcl", "dcl")],
+    )
     assert command.main(["--targets", "t4", "--only", "loss/dcl", "--update"]) == 0
     rows = {row["program"]: row for row in read_csv(fake / "stated.csv")}
-    assert rows.keys() == {"other", "loss/dcl/1024"}
+    assert rows.keys() == {"loss/hcl/1024", "loss/dcl/1024"}
+    assert rows["loss/hcl/1024"]["need_mib"] == "100"
     assert rows["loss/dcl/1024"]["compile_seconds"] == "1"
 
 
