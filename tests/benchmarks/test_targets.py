@@ -202,9 +202,9 @@ def test_counts_of_a_program_compiled_for_this_processor():
 
 
 ROW = {
-    "program": "p", "target": "t4", "batch": 1024, "error": "", "fits": "yes", "need_mib": 100.0, "kernels": 50,
-    "mcycles": "", "collective_mib": 1.0, "table_gathers": 1, "float64": 0, "host": 0,
-    "jax": "0.1", "compiler": "c 1",
+    "program": "p", "target": "t4", "batch": 1024, "error": "", "fits": "yes", "need_mib": 100.0,
+    "kernels": 50, "mcycles": "", "collective_mib": 1.0, "table_gathers": 1, "float64": 0,
+    "host": 0, "jax": "0.1", "compiler": "c 1",
 }  # fmt: skip
 
 
