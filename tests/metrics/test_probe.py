@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from crl_jax.metrics import _logistic, linear_probe, ridge_probe
 from crl_jax.metrics import _probe as module
-from crl_jax.metrics import linear_probe, ridge_probe
 from crl_jax.metrics._features import standardize
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -128,6 +128,18 @@ def test_held_out_is_what_the_fit_had_not_seen():
         assert got == pytest.approx(model.score(z[valid], Y[:300][valid]), abs=0.012)
 
 
+@pytest.fixture(params=["cpu", "default"])
+def platform(request, monkeypatch):
+    """Evaluates the form of the ridge probe for CPUs, and that for other platforms."""
+    module._ridge_probe.clear_cache()
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *args, **forms: forms[request.param](*args)
+    )
+    yield request.param
+    module._ridge_probe.clear_cache()
+
+
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("l2", [1e-3, 0.1])
 def test_a_ridge_probe_solves_the_normal_equations(l2):
     probe = ridge_probe(*ARRAYS, n_classes=3, l2=l2)
@@ -143,6 +155,7 @@ def test_a_ridge_probe_solves_the_normal_equations(l2):
     np.testing.assert_array_equal(probe.predictions, scores.argmax(1))
 
 
+@pytest.mark.usefixtures("platform")
 def test_leaving_out_by_leverage_is_leaving_out():
     """Leave-one-out fits, standardised with the statistics of all examples, in float64."""
     n, l2 = 40, [0.003, 0.3]
@@ -160,6 +173,7 @@ def test_leaving_out_by_leverage_is_leaving_out():
         assert got == pytest.approx(np.mean(right))
 
 
+@pytest.mark.usefixtures("platform")
 def test_hard_features():
     """A constant feature, one of huge mean, nearly equal ones, and more features than rows."""
     rng = np.random.default_rng(1)
@@ -201,6 +215,41 @@ def test_features_are_standard_up_to_rounding():
     assert np.all(z[:, 1:] == 0)
     want = (wide[:, 0] - wide[:, 0].mean()) / wide[:, 0].std()
     np.testing.assert_allclose(z[:, 0], want, atol=1e-3)
+
+
+@pytest.mark.parametrize(("rank", "shift"), [(20, 1e-3), (20, 10.0), (3, 1e-2), (0, 0.5)])
+def test_inverse_root_of_a_covariance(rank, shift):
+    x = np.random.default_rng(0).normal(size=(50, rank)) @ np.ones((rank, 20))
+    x += np.random.default_rng(1).normal(size=(50, rank)) @ np.eye(rank, 20)
+    covariance = (x.T @ x / 50).astype(np.float32)
+    root = np.asarray(
+        _logistic.inverse_root(jnp.asarray(covariance), jnp.float32(shift)), np.float64
+    )
+    want = np.linalg.inv(covariance.astype(np.float64) + shift * np.eye(20))
+    np.testing.assert_allclose(root @ root.T, want, atol=2e-3 * np.abs(want).max())
+
+
+def test_inverse_root_of_a_singular_covariance():
+    """A shift below the rounding error is raised until the factorisation exists."""
+    x = np.random.default_rng(0).normal(size=(500, 1)) @ np.ones((1, 64))
+    x = (100 * x + np.random.default_rng(1).normal(size=(500, 64)) * 1e-3).astype(np.float32)
+    covariance = x.T @ x / 500
+    assert np.isnan(jnp.linalg.cholesky(covariance + 1e-7 * np.eye(64, dtype=np.float32))).any()
+    root = _logistic.inverse_root(jnp.asarray(covariance), jnp.float32(1e-7))
+    assert np.isfinite(root).all()
+    assert np.abs(root).max() > 1  # not the inverse of a large multiple of the identity
+    covariance[3, 3] = np.nan
+    assert np.isnan(_logistic.inverse_root(jnp.asarray(covariance), jnp.float32(1e-7))).all()
+
+
+def test_probes_for_accelerators_have_no_eigendecomposition():
+    def lowered(function, *args):
+        return jax.jit(function).trace(*args).lower(lowering_platforms=("tpu",)).as_text()
+
+    assert "eigh" in lowered(jnp.linalg.eigh, jnp.eye(8)).lower()
+    for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY),
+                lambda *a: ridge_probe(*a, n_classes=3)):  # fmt: skip
+        assert "eigh" not in lowered(fit, *ARRAYS).lower()
 
 
 def test_rows_without_a_class_are_not_read():
