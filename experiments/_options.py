@@ -122,6 +122,8 @@ class TrainOptions:
     """Scale factor of the Xavier-normal initialisation. Small values slow down early training."""
     lr: Annotated[float, POSITIVE] = 1e-3
     """Learning rate."""
+    lr_scale: Annotated[float, POSITIVE] = field(default=1.0, metadata={WAS: 1.0})
+    """Factor on --lr and its swept values, which --batch-size auto sets."""
     weight_decay: Annotated[float, NOT_NEGATIVE] = 1e-5
     """L2 coefficient."""
     l2_target: Literal["tables", "rows", "encoded"] = "tables"
@@ -137,8 +139,10 @@ class TrainOptions:
     """Learning-rate schedule: step decays once, halfway; linear and cosine decay gradually."""
     decay: Annotated[float, NOT_NEGATIVE] = 0.1
     """Final learning rate of the schedule, as a factor of --lr."""
-    batch_size: Annotated[int, COUNT] = 1024
-    """Number of interactions per step."""
+    batch_size: Annotated[int | Literal["auto"], COUNT] = 1024
+    """Number of interactions per step. On accelerators, auto multiplies the default by a power of
+    two, up to a limit of the device and provided that a training has at least 320 steps, and the
+    learning rate by the square root of this factor; on CPUs it is the default."""
     batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
     """Storage of the training interactions: device memory, or host memory, which saves device
     memory. With host, seeds that are trained together visit the interactions in the same order."""

@@ -149,6 +149,9 @@ def read(kind: Any, limits: Range | None, stored: Any) -> Any:
 
 
 def _read_one(kind: Any, limits: Range | None, stored: Any, wanted: str) -> Any:
+    kind, words = _split_union(kind)
+    if stored in words:
+        return stored
     if get_origin(kind) is Literal:
         good = isinstance(stored, str) and stored in get_args(kind)
     elif kind in (str, Path):
@@ -170,6 +173,9 @@ def describe(kind: Any, limits: Range | None) -> str:
     needed = required(kind)
     if needed is not kind:
         return f"{describe(needed, limits)}, or null"
+    kind, words = _split_union(kind)
+    if words:
+        return f"{describe(kind, limits)}, or {' or '.join(words)}"
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     if get_origin(kind) is tuple:
@@ -178,6 +184,14 @@ def describe(kind: Any, limits: Range | None) -> str:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     name = names.get(kind, "a path")
     return name if limits is None else f"{name} {interval(limits)}"
+
+
+def _split_union(kind: Any) -> tuple[Any, tuple[str, ...]]:
+    """Splits ``int | Literal["auto"]`` into the number's type and the words; others have none."""
+    options = get_args(kind)
+    if len(options) == 2 and get_origin(options[1]) is Literal:
+        return options[0], get_args(options[1])
+    return kind, ()
 
 
 def required(kind: Any) -> Any:

@@ -123,9 +123,9 @@ def train_runs(
     encoding = objective.similar(config.encoding)
     swept = swept_names(config)
     encoder, contrast = model_on(part, encoding, config.contrasting, options.dim, swept)
-    batches = None
+    batches, batch_size = None, int(options.batch_size)
     if options.batches == "host":
-        batches = tasks.host_interactions(part, options.batch_size, seed=protocol.seed)
+        batches = tasks.host_interactions(part, batch_size, seed=protocol.seed)
     epochs = numbers.get("epochs", options.epochs)
     runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)))
     with spoken(test="the validation part", train="the training part"):
@@ -138,7 +138,7 @@ def train_runs(
             sampler=sampler,
             n_neg=objective.count("n_neg"),
             optimizer=optimizer_of(options),
-            config=train.TrainConfig(options.batch_size, mesh=mesh_of(config.output.mesh)),
+            config=train.TrainConfig(batch_size, mesh=mesh_of(config.output.mesh)),
             epochs=epochs,
             stopping=tasks.Stopping(options.patience, options.eval_every, VALIDATION_K, stop_at),
             options=tasks.RankingOptions(
@@ -172,6 +172,8 @@ def sweep_paths(config: Config, objective: Settled, numbers: dict[str, Any]) -> 
         "init_scale": "task.init_scale",
     }
     found = {names[name]: value for name, value in numbers.items() if name in names}
+    if "lr" in numbers:
+        found[names["lr"]] = numbers["lr"] * config.training.lr_scale
     fields = SAMPLERS[config.sampling.sampler].swept_fields(numbers)
     found |= objective.swept_fields(numbers)
     found |= swept_of_contrast(config.contrasting, numbers)

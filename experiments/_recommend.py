@@ -4,6 +4,7 @@ Unlike the other commands, it trains all points and seeds of a phase in one vect
 early stopping, and then trains the selected point for the selected number of epochs.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,12 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from crl_jax import losses, metrics, serving, train
+from crl_jax import losses, metrics, samplers, serving, tasks, train
 
 from . import _baselines as baselines
 from ._advice import advise_on_search
 from ._config import SCHEMA, Config, anchor
-from ._mesh import mesh_of
+from ._mesh import check_devices, mesh_of
 from ._problem import OnStage, Problem, load_problem, named, source_name
 from ._processes import gathered
 from ._program import flag
@@ -43,8 +44,9 @@ from ._tuning import PHASE as TUNE
 from ._tuning import Space, tune
 from ._update import choose_optimizer_mode
 from .fitted import BEST, COMPETITORS, MODELS, TRAINED, settle_model
+from .presets import auto_batch_size, preset_of
 from .recipes import RECIPES
-from .start import AUTO, searched, spaces, start
+from .start import AUTO, default_batch_size, searched, spaces, start
 
 BASELINES = "baselines.csv"
 _OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
@@ -157,6 +159,8 @@ class Recommend(Study[Config, Problem]):
         config = settle_options(fit_defaults(config, problem.train))
         objective = objective_of(config)
         sampler, values = sampler_on(problem.train, config)
+        if config.training.batch_size == "auto":
+            config = _with_batch_size(config, sampler, problem)
         if sampler.is_shared and not losses.accepts_where(objective.entry.loss):
             raise ValueError(
                 f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
@@ -215,6 +219,12 @@ class Recommend(Study[Config, Problem]):
         if config.objective.loss != AUTO:
             sampler, _ = sampler_on(problem.train, config)
             yield choose_optimizer_mode(config, objective_of(config), sampler, problem.n_rows)[1]
+        training = config.training
+        if training.batch_size == "auto":
+            yield f"batch size by the loss, at most {preset_of().growth} × its default"
+        elif training.lr_scale != 1:
+            size, scale = training.batch_size, training.lr_scale
+            yield f"{size:,} interactions per step; learning rates × {scale:g}"
         if problem.tau_plus is not None:
             yield f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}"
 
@@ -439,6 +449,27 @@ def _trained_on(config: Config, problem: Problem) -> tuple[tuple[str, ...], tupl
     final_training = config.protocol.final_training
     scored = problem.learned("final", final_training)
     return scored, problem.learned("use", final_training) if final_training == "all" else scored
+
+
+def _with_batch_size(config: Config, sampler: samplers.Sampler, problem: Problem) -> Config:
+    """Resolves ``--batch-size auto`` by the preset of the first device.
+
+    Raises:
+      ValueError: If a batch cannot be sharded over the devices of ``--mesh``.
+    """
+    training, objective = config.training, objective_of(config)
+    base, n_neg = default_batch_size(config.encoding.encoder), objective.count("n_neg")
+    counts = n_neg, objective.count("n_pos"), objective.count("n_group")
+    n_rows = tasks.count_row_reads(sampler, base, *counts) / base
+    n_runs = config.protocol.seeds * math.prod(map(len, SCHEMA.axes(config).values()))
+    size = auto_batch_size(
+        preset_of(), base, len(problem.train), int(training.epochs or 1),
+        bytes_per_example=4 * n_runs * (training.dim * n_rows + n_neg),
+    )  # fmt: skip
+    check_devices(config.output.device, config.output.mesh, size)
+    lr_scale = training.lr_scale * math.sqrt(size / base)
+    training = replace(training, batch_size=size, lr_scale=lr_scale)
+    return replace(config, training=training)
 
 
 def _compared(config: Config) -> str:

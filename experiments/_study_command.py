@@ -81,7 +81,8 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
     join(config.output.processes)
     first = is_first()
     console = output() if first else Console(quiet=True)
-    check_devices(config.output.device, config.output.mesh, config.training.batch_size)
+    size = config.training.batch_size
+    check_devices(config.output.device, config.output.mesh, 0 if size == "auto" else size)
     advice = f": go on with it by --resume {folder}, or name another directory."
     if first and not resumed and folder.exists():
         with rundir.claim(folder, advice):  # released at once: checks it before the data are read

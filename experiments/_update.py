@@ -31,7 +31,7 @@ def choose_optimizer_mode(
     """
     options, hindrance = config.training, _hindrance(config, sampler)
     n_read = tasks.count_row_reads(
-        sampler, options.batch_size, objective.count("n_neg"), objective.count("n_pos"),
+        sampler, int(options.batch_size), objective.count("n_neg"), objective.count("n_pos"),
         objective.count("n_group"),
     )  # fmt: skip
     if options.optimizer_mode == "rows" and hindrance:
@@ -63,7 +63,7 @@ def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
 
 def optimizer_of(options: TrainOptions) -> train.ScheduledOptimizer:
     """Returns the optimiser of options whose ``optimizer_mode`` is resolved."""
-    numbers = options.lr, options.weight_decay, options.decay
+    numbers = options.lr * options.lr_scale, options.weight_decay, options.decay
     schedule = SCHEDULES[options.schedule]
     if options.optimizer_mode == "rows":
         return train.RowOptimizer(*numbers, rule=ROW_RULES[options.optimizer], schedule=schedule)

@@ -332,6 +332,11 @@ def default_epochs(n_interactions: int) -> int:
     return min(max(2 * math.ceil(_SEEN / n_interactions / 2), _EPOCHS[0]), _EPOCHS[1])
 
 
+def default_batch_size(encoder: str) -> int:
+    """Returns the batch size that the default learning rates are for."""
+    return int(_LIGHTGCN["batch_size"] if encoder == "lightgcn" else _TRAINING.batch_size)
+
+
 def _is_zero(text: str) -> bool:
     try:
         return float(text) == 0

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ SECTIONS: dict[str, Any] = {
     for section in dataclasses.fields(Config)
 }
 FIELDS = [(section, name) for section, hints in SECTIONS.items() for name in hints]
-COUNTED = (int, int | None, tuple[int, ...])
+COUNTED = (int, int | None, tuple[int, ...], int | Literal["auto"])
 NUMBERS = {
     name: kind
     for hints in SECTIONS.values()
@@ -159,7 +159,7 @@ def test_what_was_written_is_read():
 
 LATER = {
     "baselines": "none", "batches": "device", "mesh": None, "model": "trained", "processes": None,
-    "search": "grid", "test_rating": None, "tune": None, "keep": (),
+    "search": "grid", "test_rating": None, "tune": None, "keep": (), "lr_scale": 1.0,
 }  # fmt: skip
 """Flags added later, with the values that older configurations imply."""
 
