@@ -15,6 +15,7 @@ import pytest
 from _helpers.refusals import raises
 
 import crl_jax
+from experiments import presets
 
 NOTEBOOK = Path(__file__).parents[2] / "experiments" / "colab.ipynb"
 FIGURES = "plt.show()"
@@ -107,7 +108,13 @@ def test_all_of_it_runs_and_each_figure_is_drawn(notebook, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", "-c", RUN, str(NOTEBOOK)],
         cwd=tmp_path,
-        env=os.environ | {"CRL_JAX_QUICK": "1", "PYTHONPATH": str(NOTEBOOK.parents[1])},
+        env=os.environ
+        | {
+            "CRL_JAX_QUICK": "1",
+            "PYTHONPATH": str(NOTEBOOK.parents[1]),
+            "CRL_JAX_CACHE": str(tmp_path / "cache"),
+            "JAX_LOG_COMPILES": "1",
+        },
         capture_output=True,
         text=True,
         timeout=300,
@@ -126,7 +133,12 @@ def test_all_of_it_runs_and_each_figure_is_drawn(notebook, tmp_path):
     for path in drawn:
         assert np.ptp(matplotlib.image.imread(path)[..., :3]) > 0.5
 
+    # One program for each loss of the recommender, and one for both losses of the images.
+    assert done.stderr.count("Finished XLA compilation of jit(run_epochs)") == 4
+    assert done.stderr.count("Finished XLA compilation of jit(represent)") == 1
     assert f"({jax.default_backend()})" in said["devices-code"]
+    assert str(presets.preset_of()) in said["presets-code"]
+    assert re.search(r"compiled programs are cached in \S*/", said["presets-code"])
     for method in ("BPR", "InfoNCE", "BCL"):
         assert re.search(
             rf"^{method} +\d+ +0\.\d{{4}} ± 0\.\d{{4}} ", said["recommender-code"], re.M
