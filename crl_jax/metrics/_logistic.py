@@ -47,9 +47,9 @@ def inverse_root(
 ) -> Float[Array, "dim dim"]:
     r"""Computes B with :math:`B B^\top = (\Sigma + s I)^{-1}` by a Cholesky factorisation.
 
-    It compiles in a hundredth of the time of an eigendecomposition on a TPU. Where :math:`\Sigma +
-    s I` is not positive definite in floating point, s is raised in factors of 4. NaN if
-    :math:`\Sigma` has a NaN.
+    For TPUs it compiles much faster than an eigendecomposition. Where :math:`\Sigma + s I` is not
+    positive definite in floating point, s is raised in factors of 4. NaN if :math:`\Sigma` has a
+    NaN.
     """
     identity = jnp.eye(len(covariance), dtype=covariance.dtype)
     largest = jnp.trace(covariance) + shift

@@ -266,7 +266,7 @@ def _by_eigenvectors(x: Array, covariance: Array) -> tuple[Root, Leverage]:
 def _by_cholesky(x: Array, covariance: Array) -> tuple[Root, Leverage]:
     """Returns the same functions with a factorisation and a product of all rows per strength.
 
-    An eigendecomposition takes a minute to compile for a TPU.
+    An eigendecomposition of wide features takes long to compile for a TPU.
     """
     root = partial(_logistic.inverse_root, covariance)
     return root, lambda strength: jnp.sum(_product(x, root(strength)) ** 2, axis=1)
