@@ -83,6 +83,7 @@ from ._pairwise import linear_pairwise as linear_pairwise
 from ._pairwise import mpr as mpr
 from ._pairwise import triplet_margin as triplet_margin
 from ._supervised import oracle_contrastive as oracle_contrastive
+from ._supervised import oracle_pairwise as oracle_pairwise
 from ._supervised import punce as punce
 from ._supervised import supervised_contrastive as supervised_contrastive
 from ._tiled import tiled_tower_loss as tiled_tower_loss

@@ -10,13 +10,8 @@ from .._checks import check_shape
 from .._hyperparams import Temperature, check_arguments, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from . import _estimators
-from ._common import (
-    finish,
-    per_anchor_loss,
-    prepare,
-    row_mean,
-)
-from ._logspace import log_sum_exp, softplus
+from ._common import finish, margins, per_anchor_loss, prepare, row_mean
+from ._logspace import log_mean_sigmoid, log_sum_exp, softplus
 
 
 @per_anchor_loss
@@ -66,6 +61,50 @@ def oracle_contrastive(
         a.neg, true_negative=true, temperature=a.temperature, where=where
     )
     return finish(softplus(log_g - a.pos / a.temperature), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def oracle_pairwise(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    true_negative: Bool[Array, "*batch n_neg"],
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Pairwise loss over labelled true negatives, the target of the debiased pairwise loss.
+
+    .. math:: \ell = -\log \frac{1}{|T|} \sum_{j \in T} \sigma\bigl((s^+ - s_j)/t\bigr)
+
+    :func:`debiased_pairwise` converges to this loss as the numbers of unlabelled samples and of
+    further positives grow. By Jensen's inequality the loss is at most that of :func:`bpr` over
+    the true negatives, where the logarithm is inside the mean; with one true negative they are
+    equal.
+
+    Args:
+      true_negative: Mask of the set :math:`T` of true negatives, shape ``[*batch, n_neg]``;
+        other scores are ignored. An anchor without true negatives has loss 0 and is excluded
+        from the reduction.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", Eq. 5.27 and lemma 5.2.
+
+    >>> pos, neg = jnp.array([0.8]), jnp.array([[0.7, 0.1, -0.2]])
+    >>> labels = jnp.array([[False, True, True]])
+    >>> print(f"{oracle_pairwise(pos, neg, true_negative=labels):.4f}")
+    0.3572
+    """
+    check_shape("true_negative", true_negative, neg.shape)
+    check_shape("where", where, neg.shape)
+    true = true_negative if where is None else where & true_negative
+    a = prepare(pos, neg, temperature, true, weights)
+    log_ranked = log_mean_sigmoid(margins(a, a.neg), a.where)
+    return finish(-jnp.where(a.kept, log_ranked, 0), a, reduce_fn)
 
 
 @per_anchor_loss

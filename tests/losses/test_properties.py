@@ -124,6 +124,13 @@ def np_oracle(pos, extra, neg, m, t, true_negative):
     return from_denominator(pos, g, t)
 
 
+def np_oracle_pairwise(pos, extra, neg, m, t, true_negative):
+    ahead = (pos[..., None] - neg) / t
+    kept = m & true_negative
+    near_one = np.log1p(-mean(sigmoid(-ahead), kept))  # keeps the digits of small losses
+    return -np.where(near_one > -0.1, near_one, np.log(mean(sigmoid(ahead), kept)))
+
+
 def np_supervised(pos, extra, neg, m, t, where_pos, denominator="all"):
     positives = np.concatenate([pos[..., None], extra], axis=-1) / t
     g = (m * np.exp(neg / t)).sum(-1)[..., None]
@@ -273,6 +280,7 @@ LOSSES = {
     "nce": Case(losses.nce, np_nce, {}, 0, NOISE),
     "nce_ratio": Case(losses.nce, np_nce, dict(ratio=3.0), 0, NOISE),
     "oracle": Case(losses.oracle_contrastive, np_oracle, {}, 0, ("true_negative",)),
+    "oracle_pairwise": Case(losses.oracle_pairwise, np_oracle_pairwise, {}, 0, ("true_negative",)),
     "supervised": Case(losses.supervised_contrastive, np_supervised, {}, 3, ("where_pos",)),
     "supervised_own": Case(
         partial(losses.supervised_contrastive, denominator="own"),
@@ -301,9 +309,10 @@ SIGNED = (
     "cosine",
 )  # may be negative
 # Their formulas differ from those of other losses of the table only element by element.
-ALIKE = ("bpr", "mpr", "triplet", "linear", "pairwise", "debiased", "debiased_extra", "sigmoid",
-         "bilateral", "cosine", "nce_ratio", "supervised", "supervised_own", "truncated_bpr",
-         "reweighted_bce", "squared_hinge", "exponential")  # fmt: skip
+ALIKE = ("bpr", "mpr", "triplet", "linear", "pairwise", "oracle_pairwise", "debiased",
+         "debiased_extra", "sigmoid", "bilateral", "cosine", "nce_ratio", "supervised",
+         "supervised_own", "truncated_bpr", "reweighted_bce", "squared_hinge",
+         "exponential")  # fmt: skip
 ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
 FINITE = [name for name in LOSSES if name != "exponential"]  # which overflows float32
 each_loss = pytest.mark.parametrize(Case._fields, LOSSES.values(), ids=LOSSES)
