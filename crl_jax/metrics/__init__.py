@@ -4,16 +4,18 @@
 for every test user in blocks of bounded memory, and :func:`summarize` averages over users.
 :func:`recommend` returns the ranked lists; :func:`evaluate_lists` evaluates lists made elsewhere.
 The metrics themselves are pure functions of hits and counts. :func:`sampling_quality` evaluates
-sampled negatives.
+sampled negatives, and :func:`debiased_auc` rankings of true negatives from positive and unlabelled
+scores.
 
 :func:`knn_accuracy`, :func:`linear_probe`, :func:`ridge_probe` and :func:`cross_validated_svm`
 evaluate representations by labels, :func:`uniformity` without labels, :func:`retrieval_recall` and
-:func:`zero_shot` across two modalities.
+:func:`zero_shot` across two modalities. :func:`info_nce_bound` bounds mutual information.
 """
 
 from ._classes import ClassScores as ClassScores
 from ._classes import precision_recall_f1 as precision_recall_f1
 from ._classes import spearman as spearman
+from ._debiased_auc import debiased_auc as debiased_auc
 from ._eval_layout import EvalLayout as EvalLayout
 from ._eval_layout import InteractionsLike as InteractionsLike
 from ._eval_layout import eval_layout as eval_layout
@@ -24,6 +26,7 @@ from ._evaluate import recommend as recommend
 from ._evaluate import summarize as summarize
 from ._folds import CrossValidationResult as CrossValidationResult
 from ._folds import cross_validated_svm as cross_validated_svm
+from ._information import info_nce_bound as info_nce_bound
 from ._neighbours import knn_accuracy as knn_accuracy
 from ._neighbours import knn_predict as knn_predict
 from ._probe import ProbeResult as ProbeResult
