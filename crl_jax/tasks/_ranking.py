@@ -374,7 +374,7 @@ class Ranking(RowTask):
         if batch.is_false is not None:
             mask = is_real if where is None else is_real & where
             quality = sampling_quality(informativeness(anchor_pos, neg), batch.is_false, where=mask)
-            metrics |= {"tnr": quality.tnr, "inf": quality.inf}
+            metrics |= quality._asdict()
         return mean, metrics
 
     def _half_squares(

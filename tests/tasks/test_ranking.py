@@ -106,6 +106,8 @@ def test_quality_of_the_negatives_by_hand(data, batch_size, draw_batches):
     info = 1 / (1 + np.exp(np.einsum("bd,bd->b", w[users], h[items] - h[missing[users]])))
     np.testing.assert_allclose(report["tnr"], np.mean(users >= 4), rtol=1e-6)
     np.testing.assert_allclose(report["inf"], np.mean(np.where(users < 4, -info, info)), rtol=1e-5)
+    risk = np.mean(np.where(users < 4, info, -5 * info))
+    np.testing.assert_allclose(report["risk"], risk, rtol=1e-5)
 
 
 def test_without_positives_held_out_nothing_is_said_of_the_negatives(data):
