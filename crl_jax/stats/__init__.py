@@ -13,7 +13,8 @@ For long rows :func:`binned_ecdf` is a histogram estimate with a known error bou
 :func:`dkw_error` bounds the difference between the eCDF of a sample and the CDF of the population.
 
 A :class:`Distribution` has a PDF and a CDF. :class:`VarianceGamma` is that of inner products of
-Gaussian vectors, :class:`SmoothedEmpirical` a kernel density estimate:
+Gaussian vectors, :class:`SmoothedEmpirical` a kernel density estimate, and :class:`OrderStatistic`
+that of the k-th smallest of n scores:
 
 >>> distribution = stats.SmoothedEmpirical().fit(jnp.linspace(0.0, 4.0, 1001))
 >>> print(f"{distribution.cdf(jnp.float32(3.0)):.2f}")
@@ -28,6 +29,10 @@ from ._distributions import OrderStatisticMixture as OrderStatisticMixture
 from ._distributions import SmoothedEmpirical as SmoothedEmpirical
 from ._distributions import VarianceGamma as VarianceGamma
 from ._distributions import lack_of_fit as lack_of_fit
+from ._parametric import Gamma as Gamma
+from ._parametric import Normal as Normal
+from ._parametric import OrderStatistic as OrderStatistic
+from ._parametric import StudentT as StudentT
 from ._ranks import binned_ecdf as binned_ecdf
 from ._ranks import binned_ranks as binned_ranks
 from ._ranks import dkw_error as dkw_error

@@ -1,0 +1,85 @@
+"""Parametric distributions and order statistics against SciPy in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from _helpers.refusals import raises
+from scipy import integrate, special
+
+from crl_jax import stats
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+X = np.array([-9, -3, -1, -1e-3, 0, 1e-3, 0.2, 1, 2.5, 4, 9, 30], np.float32)
+PAIRS = {
+    "normal": (stats.Normal(1.0, 2.0), scipy.stats.norm(1, 2)),
+    "t": (stats.StudentT(3.5), scipy.stats.t(3.5)),
+    "gamma": (stats.Gamma(2.5, 0.8), scipy.stats.gamma(2.5, scale=1 / 0.8)),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS.values(), ids=PAIRS)
+def test_distributions_are_those_of_scipy(ours, theirs):
+    wide = X.astype(np.float64)
+    for name in ("pdf", "cdf"):
+        got = getattr(ours, name)(jnp.asarray(X))
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, getattr(theirs, name)(wide), rtol=2e-5, atol=1e-7)
+    half = ours.cdf(jnp.asarray(X, jnp.bfloat16))
+    assert half.dtype == jnp.float32
+    np.testing.assert_allclose(
+        half, theirs.cdf(np.float64(jnp.asarray(X, jnp.bfloat16))), rtol=2e-5, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 2), (2, 2), (2, 5), (5, 5), (100, 200)])
+@pytest.mark.parametrize("name", PAIRS)
+def test_order_statistics_have_the_density_of_the_formula(name, k, n):
+    ours, theirs = PAIRS[name]
+    statistic = stats.OrderStatistic(ours, k, n)
+    x = theirs.ppf(np.linspace(0.02, 0.98, 25)).astype(np.float32)
+    below, density = theirs.cdf(np.float64(x)), theirs.pdf(np.float64(x))
+    ways = float(special.comb(n, k, exact=True) * k)  # n! / (k-1)! (n-k)!
+    want = ways * below ** (k - 1) * density * (1 - below) ** (n - k)
+    np.testing.assert_allclose(statistic.pdf(jnp.asarray(x)), want, rtol=2e-3, atol=1e-6)
+    # At least k of n scores are below.
+    want = scipy.stats.binom.sf(k - 1, n, below)
+    np.testing.assert_allclose(statistic.cdf(jnp.asarray(x)), want, rtol=2e-3, atol=1e-6)
+
+
+def test_an_order_statistic_is_a_distribution_to_the_ends_of_the_scores():
+    statistic = stats.OrderStatistic(stats.Normal(1.0, 5.0**0.5), k=2, n=5)
+    total, _ = integrate.quad(lambda x: float(statistic.pdf(jnp.float32(x))), -20, 20, limit=200)
+    assert total == pytest.approx(1, abs=1e-4)
+    for k, ends in ((1, [0, 1]), (2, [0, 1])):
+        ordered = stats.OrderStatistic(stats.Normal(), k, 2)
+        far = jnp.array([-jnp.inf, jnp.inf])
+        np.testing.assert_array_equal(ordered.pdf(far), [0, 0])
+        np.testing.assert_array_equal(ordered.cdf(far), ends)
+    of_ours = stats.OrderStatistic(stats.VarianceGamma(27, 0.6), 2, 2)
+    x = jnp.array([-1.0, 2.0])
+    law = of_ours.distribution
+    np.testing.assert_allclose(of_ours.pdf(x), 2 * law.cdf(x) * law.pdf(x), rtol=1e-5)
+
+
+def test_the_density_is_the_slope_of_the_cdf():
+    x = jnp.array([-0.7, 0.1, 1.3])
+    for ours, _ in PAIRS.values():
+        statistic = stats.OrderStatistic(ours, 2, 5)
+        _, slope = jax.jvp(statistic.cdf, (x,), (jnp.ones_like(x),))
+        np.testing.assert_allclose(slope, statistic.pdf(x), rtol=1e-3, atol=1e-6)
+
+
+def test_ranks_and_parameters_are_checked():
+    for k, n in ((0, 2), (3, 2), (1, 0)):
+        with raises(ValueError, match="`k` must lie in"):
+            stats.OrderStatistic(stats.Normal(), k, n)
+    bad = (
+        (stats.Normal, {"std": 0.0}),
+        (stats.StudentT, {"df": -1.0}),
+        (stats.Gamma, {"shape": 0.0}),
+    )
+    for make, params in bad:
+        with raises(ValueError, match="must lie in"):
+            make(**params)
