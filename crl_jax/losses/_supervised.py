@@ -104,7 +104,7 @@ def oracle_pairwise(
     true = true_negative if where is None else where & true_negative
     a = prepare(pos, neg, temperature, true, weights)
     log_ranked = log_mean_sigmoid(margins(a, a.neg), a.where)
-    return finish(-jnp.where(a.kept, log_ranked, 0), a, reduce_fn)
+    return finish(-jnp.where(jnp.any(true, axis=-1), log_ranked, 0), a, reduce_fn)
 
 
 @per_anchor_loss
