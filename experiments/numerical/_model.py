@@ -1,9 +1,9 @@
 """Population of the numerical experiment, and the errors of estimators on samples of it.
 
 An anchor's scores are ``low + (high - low) x`` with x in [0, 1] of density
-``2 [lead (1 - x) + (1 - lead) x]``: the lower of two uniform draws with probability ``lead``,
-otherwise the higher. ``lead`` is alpha for true negatives, 1 - alpha for false ones, and their
-mixture has the same form.
+``2 phi(x) [lead (1 - Phi(x)) + (1 - lead) Phi(x)]``: the lower of two draws from the density phi
+with probability ``lead``, otherwise the higher. ``lead`` is alpha for true negatives, 1 - alpha for
+false ones, and their mixture has the same form. phi is one of :data:`POPULATIONS`.
 """
 
 from functools import partial
@@ -11,9 +11,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.stats
 from jax import Array
 
 from crl_jax import losses, weights
+
+POPULATIONS: dict[str, tuple[Any, float, float] | None] = {
+    "uniform": None,
+    "normal": (scipy.stats.norm(), -3.0, 3.0),
+    "t": (scipy.stats.t(3), -6.0, 6.0),
+    "gamma": (scipy.stats.gamma(2), 0.0, 8.0),
+}
+"""Densities phi by name: a law and the interval that is mapped to [0, 1]; None for uniform."""
+_GRID = 2048
+"""Number of bins of a density that is not uniform; it is constant in each."""
 
 # In the order of figures and tables. Normalised weights average to 1; the AUC of independent draws
 # is lower than the alpha of the densities.
@@ -63,6 +75,17 @@ def quantile(lead: Any, v: Array) -> Array:
     return jnp.where(below > 0, v / jnp.where(below > 0, below, 1), 0)  # 0/0 at lead = v = 0
 
 
+def place(population: str, u: Array) -> Array:
+    """Inverse distribution function of phi, from [0, 1] to [0, 1]."""
+    law = POPULATIONS[population]
+    if law is None:
+        return u
+    of, low, high = law
+    below = of.cdf(np.linspace(low, high, _GRID + 1))
+    below = (below - below[0]) / (below[-1] - below[0])
+    return jnp.interp(u, jnp.asarray(below, u.dtype), jnp.linspace(0, 1, _GRID + 1, dtype=u.dtype))
+
+
 def ranges(key: Array, setting: Setting, n_anchors: int) -> tuple[Array, Array]:
     """Returns the lowest and the highest score of each anchor, ``[n_anchors, 1]`` each.
 
@@ -72,8 +95,16 @@ def ranges(key: Array, setting: Setting, n_anchors: int) -> tuple[Array, Array]:
     return -setting.half_width * (1 - moved[0]), setting.half_width * (1 - moved[1])
 
 
-@partial(jax.jit, static_argnames=("n_anchors", "n_neg", "n_pos"))
-def draw(key: Array, setting: Setting, *, n_anchors: int, n_neg: int, n_pos: int) -> Sample:
+@partial(jax.jit, static_argnames=("n_anchors", "n_neg", "n_pos", "population"))
+def draw(
+    key: Array,
+    setting: Setting,
+    *,
+    n_anchors: int,
+    n_neg: int,
+    n_pos: int,
+    population: str = "uniform",
+) -> Sample:
     """Draws labels and scores in closed form."""
     range_key, key = jax.random.split(key)
     low, high = ranges(range_key, setting, n_anchors)
@@ -82,7 +113,7 @@ def draw(key: Array, setting: Setting, *, n_anchors: int, n_neg: int, n_pos: int
     for_label, for_neg, for_pos = jnp.split(v, (n_neg, 2 * n_neg), axis=-1)
     is_true = for_label >= setting.tau_plus
     neg = quantile(jnp.where(is_true, setting.alpha, 1 - setting.alpha), for_neg)
-    pos = quantile(1 - setting.alpha, for_pos)
+    neg, pos = place(population, neg), place(population, quantile(1 - setting.alpha, for_pos))
     return Sample(low + (high - low) * neg, is_true, low + (high - low) * pos)
 
 
@@ -116,9 +147,15 @@ def _dcl(setting: Setting) -> dict[str, Any]:
     )
 
 
-@partial(jax.jit, static_argnames=("n_anchors", "n_neg", "n_pos"))
+@partial(jax.jit, static_argnames=("n_anchors", "n_neg", "n_pos", "population"))
 def measure(
-    key: Array, settings: Setting, *, n_anchors: int, n_neg: int, n_pos: int
+    key: Array,
+    settings: Setting,
+    *,
+    n_anchors: int,
+    n_neg: int,
+    n_pos: int,
+    population: str = "uniform",
 ) -> dict[str, Array]:
     """Measures the error of each estimator at every point of a sweep.
 
@@ -130,6 +167,7 @@ def measure(
       n_anchors: Number of anchors.
       n_neg: Unlabelled samples per anchor.
       n_pos: Extra positives per anchor.
+      population: Name of the density phi.
 
     Returns:
       Arrays ``[points, estimators]``, estimators as in :data:`ESTIMATORS`: ``mean`` of the
@@ -143,7 +181,9 @@ def measure(
     bcl = list(ESTIMATORS).index("bcl")
 
     def point(setting: Setting) -> dict[str, Array]:
-        sample = draw(key, setting, n_anchors=n_anchors, n_neg=n_neg, n_pos=n_pos)
+        sample = draw(
+            key, setting, n_anchors=n_anchors, n_neg=n_neg, n_pos=n_pos, population=population
+        )
         logs = log_means(sample, setting)
         log_supervised = logs["supervised"]
         log_means_ = jnp.stack([logs[name] for name in ESTIMATORS], axis=-1)
@@ -179,9 +219,15 @@ def _mean(values: Array, kept: Array) -> Array:
     return jnp.mean(values, axis=0, where=kept.reshape(-1, *(1,) * (values.ndim - 1)))
 
 
-@partial(jax.jit, static_argnames=("n_anchors", "n_pos", "n_grid"))
+@partial(jax.jit, static_argnames=("n_anchors", "n_pos", "n_grid", "population"))
 def limits(
-    key: Array, setting: Setting, *, n_anchors: int, n_pos: int, n_grid: int = 4096
+    key: Array,
+    setting: Setting,
+    *,
+    n_anchors: int,
+    n_pos: int,
+    n_grid: int = 4096,
+    population: str = "uniform",
 ) -> dict[str, Array]:
     """Returns the root mean square errors in the limit of many unlabelled samples.
 
@@ -192,7 +238,7 @@ def limits(
     v = (jnp.arange(n_grid, dtype=low.dtype)[None] + 0.5) / n_grid
 
     def scores(lead: Any) -> Array:
-        return low + (high - low) * quantile(lead, v)
+        return low + (high - low) * place(population, quantile(lead, v))
 
     mixture = (1 - setting.tau_plus) * setting.alpha + setting.tau_plus * (1 - setting.alpha)
     mixed = scores(mixture)

@@ -1,7 +1,7 @@
 """Command-line flags of the numerical experiment, and their ranges."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -9,18 +9,24 @@ from .._program import program
 from .._ranges import COUNT, MOST, SHARE, Range, check_flags, option_group
 
 _DESCRIPTION = """Measure the errors of the biased, the debiased (DCL) and the Bayesian (BCL)
-estimate of the mean over the true negatives, on samples of populations with known labels; and the
-convergence of noise-contrastive estimation (NCE) to maximum likelihood as the noise samples grow.
+estimate of the mean over the true negatives, on samples of populations with known labels; the
+convergence of noise-contrastive estimation (NCE) to maximum likelihood as the noise samples grow,
+and of the debiased pairwise loss (DPL) to the supervised one; the sampling risk of negative
+samplers; and the bound of InfoNCE on mutual information.
 With --punce-seeds, networks are trained on digits, some of the even ones labelled: with puNCE,
 which treats an unlabelled one as positive with a given probability, InfoNCE and SupCon.
 
   {0}                      the published setting
   {0} --half-width 4       the score range of the published code
+  {0} --population gamma   scores with a skewed density
   {0} --punce-seeds 6      also puNCE on digits, about two minutes longer
 
-Writes to the output directory, each as PNG and CSV: figure_6_4 (densities of true and false
-negatives), figure_6_8 (drawn scores), figure_6_9 (mean square errors), figure_6_10 (means),
-weights, misspecified (bias under wrong assumptions), convergence (errors as N grows), nce, punce.
+Writes to the output directory, each as PNG and CSV: figure_2_3 (density of an order statistic),
+figure_4_3 and figure_6_4 (densities of true and false negatives), figure_6_1 (density ratio by
+score), figure_6_8 (drawn scores), figure_6_9 (mean square errors), figure_6_10 (means), weights,
+misspecified (bias under wrong assumptions), populations (bias by density of the scores),
+convergence (errors as N grows), smoothed (weights as scores converge), lemma_5_2 and lemma_5_3
+(error of DPL), theorem_4_1 (sampling risk), information (bound on mutual information), nce, punce.
 """
 RATE_FROM = 64
 """Smallest N used to fit the rates; below, higher-order terms matter."""
@@ -42,6 +48,9 @@ class Config:
     """Extra positives per anchor, for DCL (K)."""
     largest_n: Annotated[int, Range(2 * RATE_FROM, MOST)] = 4096
     """Largest N of the convergence figure."""
+    population: Literal["uniform", "normal", "t", "gamma"] = "uniform"
+    """Density of the scores before they are ordered (phi): uniform, or a normal, Student's t (3
+    degrees of freedom) or gamma (shape 2) density on a bounded interval."""
     alpha: Annotated[float, Range(0.5, 1)] = 0.9
     """Quality of the encoder, in [0.5, 1]."""
     gamma: Annotated[float, SHARE] = 0.1

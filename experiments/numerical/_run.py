@@ -14,8 +14,11 @@ from .. import _rundir as rundir
 from .. import _screen as screen
 from .._command import run
 from .._config import SCHEMA
+from . import _information as information
 from . import _nce as nce
+from . import _pairwise as pairwise
 from . import _punce as punce
+from . import _risk as risk
 from . import _shapes as shapes
 from . import _sweeps as sweeps
 from ._options import Config, parse
@@ -42,12 +45,22 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(config: Config, folder: Path, console: Console) -> None:
     summary = []
     with console.status("densities, scores and weights") as status:
+        shapes.order_statistic(folder)
+        shapes.class_densities(folder)
         shapes.densities(folder)
         shapes.score_histograms(folder, config)
         shapes.weight_curves(folder, config)
+        shapes.smoothed_weights(folder, config)
+        information.draw_ratio(folder)
         found = sweeps.run(config, status.update)
         status.update("NCE")
         nce.draw(folder, nce.measure(config.seed))
+        status.update("debiased pairwise loss")
+        pairwise.draw(folder, config.seed)
+        status.update("sampling risk")
+        risk.draw(folder, risk.grow(config.seed))
+        status.update("mutual information")
+        information.draw_bounds(folder, information.grow(config.seed))
         status.update("figures")
         sweeps.draw(folder, config, found)
         if config.punce_seeds:

@@ -1,4 +1,4 @@
-"""Figures of the score densities and of the weights, each with a CSV file of its data."""
+"""Figures of the densities of scores and of the weights, each with a CSV file of its data."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import weights
+from crl_jax import stats, weights
 
 from . import _model as model
 from ._options import Config
@@ -18,6 +18,80 @@ _CLASSES: dict[str, dict[str, Any]] = {
     "true_negative": dict(color="#0072B2", linestyle="-"),
     "false_negative": dict(color="#D55E00", linestyle="--"),
 }
+
+
+_LAWS: dict[str, tuple[stats.Distribution, float, float]] = {
+    "Gaussian, N(0, 1)": (stats.Normal(), -4.0, 4.0),
+    "Student's t, 3 degrees of freedom": (stats.StudentT(3.0), -6.0, 6.0),
+    "gamma, shape 2": (stats.Gamma(2.0), 0.0, 9.0),
+}
+"""Distributions of figure 4.3, and the shown ranges."""
+_SPREADS = tuple(10.0**-i for i in range(5))
+"""Standard deviations of the scores of an anchor, as embeddings become smoother."""
+
+
+def order_statistic(folder: Path, k: int = 2, n: int = 5) -> None:
+    """Figure 2.3: density of the k-th smallest of n normal scores of mean 1 and variance 5."""
+    of = stats.Normal(1.0, 5**0.5)
+    x = np.linspace(-7, 9, 321)
+    laws = {"density": of, "order_statistic": stats.OrderStatistic(of, k, n)}
+    rows = {name: np.asarray(law.pdf(jnp.asarray(x)), np.float64) for name, law in laws.items()}
+    figure, (axes,) = panels_of(1, 1, (5.5, 3.6), "density")
+    axes.plot(x, rows["density"], label="N(1, 5)", color=COLOURS[0])
+    axes.plot(x, rows["order_statistic"], "--", label=f"k = {k} of n = {n}", color=COLOURS[3])
+    axes.set(xlabel="x")
+    axes.legend()
+    table = [["x", *rows], np.transpose([x, *rows.values()])]
+    save(figure, folder / "figure_2_3", "Density of an order statistic", *table)
+
+
+def class_densities(folder: Path) -> None:
+    """Figure 4.3: densities of true and false negatives, with a panel for each distribution."""
+    figure, panels = panels_of(1, len(_LAWS), (3.6 * len(_LAWS), 3.4), "density")
+    rows = {}
+    for axes, (title, (law, low, high)) in zip(panels, _LAWS.items()):
+        x = np.linspace(low, high, 241)
+        rows[title] = {"score": x}
+        for rank, (name, style) in enumerate(_CLASSES.items(), 1):
+            density = stats.OrderStatistic(law, rank, 2).pdf(jnp.asarray(x))
+            rows[title][name] = np.asarray(density, np.float64)
+            axes.plot(x, rows[title][name], label=name.replace("_", " ") + "s", **style)
+        axes.plot(x, law.pdf(jnp.asarray(x)), color="0.5", linewidth=0.8, label="all scores")
+        axes.set(xlabel="score", title=title)
+    panels[0].legend()
+    title = "Densities of the lower and of the higher of two scores"
+    save(figure, folder / "figure_4_3", title, *stacked("distribution", rows))
+
+
+def smoothed_weights(folder: Path, config: Config) -> None:
+    """Weights of HCL and BCL as the scores of an anchor converge: their standard deviation.
+
+    The ranks, on which the weights of BCL depend, do not change.
+    """
+    standard = jax.random.normal(jax.random.key(config.seed), (config.anchors, config.n_neg))
+    rows: dict[str, dict[str, np.ndarray]] = {}
+    for name in ("HCL, β = 1", "BCL, β = 0.9"):
+        weighted = []
+        for spread in _SPREADS:
+            scores = 0.9 + spread * standard
+            if name.startswith("HCL"):
+                of = weights.hard_weights(scores, beta=1.0, temperature=config.temperature)
+            else:
+                of = weights.bayesian_weights(
+                    scores, tau_plus=config.tau_plus, alpha=config.alpha, beta=0.9
+                )
+            of = np.asarray(of, np.float64)
+            weighted.append([of.std(axis=-1).mean(), of.max(axis=-1).mean()])
+        deviation, largest = np.transpose(weighted)
+        rows[name] = {"spread": np.array(_SPREADS), "deviation": deviation, "largest": largest}
+    figure, (axes,) = panels_of(1, 1, (5.5, 3.6), "standard deviation of the weights")
+    for (name, row), colour, marker in zip(rows.items(), COLOURS[2:], "os"):
+        axes.loglog(row["spread"], row["deviation"], color=colour, marker=marker, label=name)
+    axes.invert_xaxis()
+    axes.set(xlabel="standard deviation of an anchor's scores")
+    axes.legend()
+    title = f"Weights under over-smoothing, t = {config.temperature:g}"
+    save(figure, folder / "smoothed", title, *stacked("weights", rows))
 
 
 def densities(folder: Path) -> None:

@@ -56,12 +56,14 @@ class Results:
       growing: The whole sweep of N.
       limits: Root mean square errors of the estimates in the limit of large N.
       rates: Exponents of N in those errors of the convergent estimators.
+      populations: Errors at the configured values, by density of the scores.
     """
 
     sweeps: dict[str, Sweep]
     growing: Sweep
     limits: dict[str, float]
     rates: dict[str, float]
+    populations: dict[str, Sweep]
 
     def chosen(self, *names: str) -> dict[str, Sweep]:
         """Returns the sweeps of some parameters."""
@@ -78,7 +80,10 @@ def run(config: Config, on_stage: Callable[[str], None]) -> Results:
     growing = grow(config, lambda n: on_stage(f"N = {n}"))
     shown = growing["x"] <= _LARGEST_N
     sweeps["n_neg"] = {name: values[shown] for name, values in growing.items()}
-    return Results(sweeps, growing, limits(config), rates(growing))
+    on_stage("densities of the scores")
+    centre = setting_of(config, _POINTS)
+    populations = {name: measure(config, centre, config.n_neg, name) for name in model.POPULATIONS}
+    return Results(sweeps, growing, limits(config), rates(growing), populations)
 
 
 def setting_of(config: Config, points: int, **swept: Any) -> Setting:
@@ -116,10 +121,13 @@ def grow(config: Config, on_size: Callable[[int], None]) -> Sweep:
     return {"x": np.array(sizes, float), **stacked}
 
 
-def measure(config: Config, settings: Setting, n_neg: int) -> dict[str, np.ndarray]:
-    """Measures the estimators at each setting."""
+def measure(
+    config: Config, settings: Setting, n_neg: int, population: str = ""
+) -> dict[str, np.ndarray]:
+    """Measures the estimators at each setting, by default with the configured population."""
     sizes = {"n_anchors": config.anchors, "n_neg": n_neg, "n_pos": config.n_pos}
-    measured = model.measure(jax.random.key(config.seed), settings, **sizes)
+    key = jax.random.key(config.seed)
+    measured = model.measure(key, settings, **sizes, population=population or config.population)
     return {name: np.asarray(value, np.float64) for name, value in measured.items()}
 
 
@@ -127,7 +135,8 @@ def limits(config: Config) -> dict[str, float]:
     """Root mean square errors of the estimates in the limit of large N."""
     setting = jax.tree.map(lambda x: x[0], setting_of(config, 1))
     key = jax.random.key(config.seed)
-    errors = model.limits(key, setting, n_anchors=config.anchors, n_pos=config.n_pos)
+    sizes = {"n_anchors": config.anchors, "n_pos": config.n_pos}
+    errors = model.limits(key, setting, **sizes, population=config.population)
     return {name: float(value) for name, value in errors.items()}
 
 
@@ -148,6 +157,7 @@ def draw(folder: Path, config: Config, found: Results) -> None:
     truth = {"told_tau_plus": config.tau_plus, "told_alpha": config.alpha}
     _draw_misspecified(folder, found.chosen(*truth), truth)
     _draw_convergence(folder, found)
+    _draw_populations(folder, found.populations)
 
 
 def _draw_errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
@@ -253,6 +263,32 @@ def _draw_convergence(folder: Path, found: Results) -> None:
     title = "Theorem 6.2: convergence to the supervised mean and loss as N grows"
     table = _long_form({"n_neg": sweep}, tuple(ESTIMATORS))
     save(figure, folder / "convergence", title, *table)
+
+
+def _draw_populations(folder: Path, populations: dict[str, Sweep]) -> None:
+    """Relative bias of the estimators at the configured values, by density of the scores."""
+    ylabel = "bias, % of the mean over true negatives"
+    figure, (axes,) = panels_of(1, 1, (7.5, 4), ylabel)
+    lines = []
+    for i, name in enumerate(ESTIMATORS):
+        percent = [
+            [100 * of[key][0, i] / of["supervised"][0] for key in ("bias", "bias_se")]
+            for of in populations.values()
+        ]
+        bias, error = np.transpose(percent)
+        style = dict(_STYLES[name], linestyle="none")
+        at = np.arange(len(populations)) + 0.12 * (i - len(ESTIMATORS) // 2)
+        axes.errorbar(at, bias, 1.96 * error, capsize=3, label=ESTIMATORS[name], **style)
+        lines += [
+            [population, name, of["supervised"][0], of["mean"][0, i], of["bias"][0, i],
+             of["bias_se"][0, i], of["mse"][0, i]]
+            for population, of in populations.items()
+        ]  # fmt: skip
+    axes.axhline(0, color="0.3", linewidth=0.8)
+    axes.set_xticks(range(len(populations)), [f"ϕ {name}" for name in populations])
+    axes.legend()
+    header = ["population", "estimator", "supervised", "mean", "bias", "bias_se", "mse"]
+    save(figure, folder / "populations", "Bias by density of the scores", header, lines)
 
 
 def _curve(axes: Axes, sweep: Sweep, name: str, quantity: str) -> None:

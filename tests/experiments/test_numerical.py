@@ -278,8 +278,9 @@ def test_nce_tends_to_maximum_likelihood_by_one_over_k(power):
 # The command
 
 QUICK = ["--anchors", "20", "--largest-n", "128", "--n-neg", "16"]
-FIGURES = ["figure_6_4", "figure_6_8", "figure_6_9", "figure_6_10", "weights", "misspecified",
-           "convergence", "nce", "punce"]  # fmt: skip
+FIGURES = ["figure_2_3", "figure_4_3", "figure_6_1", "figure_6_4", "figure_6_8", "figure_6_9",
+           "figure_6_10", "weights", "misspecified", "populations", "convergence", "smoothed",
+           "lemma_5_2", "lemma_5_3", "theorem_4_1", "information", "nce", "punce"]  # fmt: skip
 
 
 def read(path):
@@ -379,6 +380,20 @@ def test_densities_histograms_and_weights_are_of_one_mass(finished):
         width = [float(r["to"]) - float(r["from"]) for r in rows]
         for name in ("true_negative", "false_negative"):
             assert np.dot(width, [float(r[name]) for r in rows]) == pytest.approx(1, abs=0.02)
+    for name in ("density", "order_statistic"):
+        rows = read(out / "figure_2_3.csv")
+        x, y = (np.array([float(row[k]) for row in rows]) for k in ("x", name))
+        assert integrate.trapezoid(y, x) == pytest.approx(1, abs=1e-3)
+    for law in {row["distribution"] for row in read(out / "figure_4_3.csv")}:
+        rows = [row for row in read(out / "figure_4_3.csv") if row["distribution"] == law]
+        for name in ("true_negative", "false_negative"):
+            x, y = (np.array([float(row[k]) for row in rows]) for k in ("score", name))
+            assert integrate.trapezoid(y, x) == pytest.approx(1, abs=0.02)
+    smoothed = read(out / "smoothed.csv")
+    spread = {way: [float(row["deviation"]) for row in smoothed if row["weights"].startswith(way)]
+              for way in ("HCL", "BCL")}  # fmt: skip
+    assert spread["HCL"][-1] < 1e-3 * spread["HCL"][0]
+    assert spread["BCL"][-1] == pytest.approx(spread["BCL"][0], rel=0.01)
     by_curve = {}
     for row in read(out / "weights.csv"):
         by_curve.setdefault((row["swept"], row["value"]), []).append(float(row["omega"]))
