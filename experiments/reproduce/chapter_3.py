@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -171,7 +171,9 @@ ESTIMATES = ("prior", "bprac", "bprac, unscaled", "bprac, smoothed law", "poster
 NOISE_RATES = (0.0, 0.1, 0.2, 0.3, 0.4)
 ROBUST = ("bpr", "reweighted bpr", "bprac", "posterior")
 """Methods compared under injected noise."""
-CONVERGING = ("bpr", "gbpr", "reweighted bpr", "bprac", "posterior")
+CONVERGING = ("bpr", "gbpr", "mpr", "reweighted bpr", "bprac", "posterior")
+RULES = ("bprac", "posterior", "prior", "bpr")
+"""Methods whose likelihood is tracked: three rules of the expectation step, and none."""
 
 
 def draw_laws(density: Callable[[stats.VarianceGamma, jax.Array], jax.Array], job: Job) -> None:
@@ -235,24 +237,34 @@ def draw_noise(job: Job) -> None:
     finish(job, figure, ["method", "rate", "seed", RECIPE.main], rows, about=setting)
 
 
-def draw_convergence(job: Job) -> None:
-    """Figure 3.6: convergence."""
+def _histories(
+    job: Job, names: Sequence[str], probe: train.ValidationMetrics
+) -> dict[str, list[dict[str, Any]]]:
+    """Trains methods in the published setting with a hook, and returns their histories by name."""
     by_name, seeds = methods(job.options.distribution_scale), tuple(range(job.options.seeds))
-    plan = metrics.eval_layout(job.world.train, job.world.test)
-    probe = train.ValidationMetrics(jax.tree_util.Partial(_auc, plan))
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes, rows = figure.subplots(), []
+    found = {}
     with display(job.console) as screen:
-        for name in CONVERGING:
+        for name in names:
             epochs = length(by_name[name], job.options, job.world)
             on_epoch = shown(screen, name, epochs)
             outcome = train_published(
                 by_name[name], job.world, seeds, epochs, probe=probe, on_epoch=on_epoch
             )
-            steps = [entry["epoch"] for entry in outcome.history]
-            curve = [float(np.mean(entry["auc"])) for entry in outcome.history]
-            axes.plot(steps, curve, label=name)
-            rows += [[name, *pair] for pair in zip(steps, curve, strict=True)]
+            found[name] = outcome.history
+    return found
+
+
+def draw_convergence(job: Job) -> None:
+    """Figure 3.6: convergence."""
+    plan = metrics.eval_layout(job.world.train, job.world.test)
+    probe = train.ValidationMetrics(jax.tree_util.Partial(_auc, plan))
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes, rows = figure.subplots(), []
+    for name, history in _histories(job, CONVERGING, probe).items():
+        steps = [entry["epoch"] for entry in history]
+        curve = [float(np.mean(entry["auc"])) for entry in history]
+        axes.plot(steps, curve, label=name)
+        rows += [[name, *pair] for pair in zip(steps, curve, strict=True)]
     axes.set(xlabel="epoch", ylabel="AUC on test data")
     axes.legend()
     finish(job, figure, ["method", "epoch", "auc"], rows)
@@ -265,6 +277,86 @@ def _auc(
     del model_state
     tables = task.serving.serving_tables(params)
     return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, plan, ks=(1,))["auc"])}
+
+
+def track_likelihood(world: World, scale: float) -> train.ValidationMetrics:
+    """Returns a hook that records the likelihood of lemma 3.2 and the constant of its proof.
+
+    ``log_posterior`` is the mean over the training interactions, each with one fixed random
+    negative, of the penalised log-likelihood log σ(s_ui - s_uj) - ½ λ ‖Θ‖², with the rows of the
+    triplet in Θ. The proof assumes that the confidence (3.27) is a constant times the expectation
+    (3.25). ``ratio_low`` and ``ratio_high`` are the 5 % and 95 % quantiles over the interactions of
+    the quotient of the two, relative to its median; both would be 1.
+
+    Args:
+      world: The data.
+      scale: Variance of the initial values, whose score distribution both formulas use.
+    """
+    log = world.train
+    seen = np.zeros((log.n_users, log.n_items), bool)
+    seen[log.users, log.items] = True
+    rng = np.random.default_rng(0)
+    negatives = rng.integers(log.n_items, size=len(log))
+    while len(again := np.flatnonzero(seen[log.users, negatives])):
+        negatives[again] = rng.integers(log.n_items, size=len(again))
+    triplets = tuple(jnp.asarray(ids, jnp.int32) for ids in (log.users, log.items, negatives))
+    prior = weights.credibility_prior(log.item_counts)[log.items]
+    law = stats.VarianceGamma(RECIPE.dim, scale)
+    return train.ValidationMetrics(jax.tree_util.Partial(_likelihood, triplets, prior, law))
+
+
+def _likelihood(
+    triplets: tuple[jax.Array, jax.Array, jax.Array],
+    prior: jax.Array,
+    law: stats.VarianceGamma,
+    task: tasks.Ranking,
+    params: Any,
+    model_state: Any,
+) -> dict[str, jax.Array]:
+    del model_state
+    tables = task.serving.serving_tables(params)
+    user, pos, neg = (
+        table[ids]
+        for table, ids in zip((tables.users, tables.items, tables.items), triplets, strict=True)
+    )
+    scores = jnp.sum(user * pos, axis=-1)
+    squares = sum(jnp.sum(rows**2, axis=-1) for rows in (user, pos, neg))
+    likelihood = jax.nn.log_sigmoid(scores - jnp.sum(user * neg, axis=-1))
+    density = weights.confidence_density(scores, prior=prior, distribution=law)
+    ratio = density / weights.confidence_posterior(scores, prior=prior, distribution=law)
+    low, middle, high = jnp.quantile(ratio, jnp.array([0.05, 0.5, 0.95]))
+    return {
+        "log_posterior": jnp.mean(likelihood - RECIPE.weight_decay / 2 * squares),
+        "ratio_low": low / middle,
+        "ratio_high": high / middle,
+    }
+
+
+def draw_likelihood(job: Job) -> None:
+    """Lemma 3.2: the penalised log-likelihood, and the constant of the proof."""
+    round_length, scale = every(job.world), job.options.distribution_scale
+    columns = ("log_posterior", "ratio_low", "ratio_high")
+    figure, rows = Figure(figsize=(11, 4.2), layout="constrained"), []
+    left, right = figure.subplots(1, 2)
+    for name, history in _histories(job, RULES, track_likelihood(job.world, scale)).items():
+        epochs = np.array([entry["epoch"] for entry in history])
+        curves = {key: np.array([np.mean(entry[key]) for entry in history]) for key in columns}
+        (line,) = left.plot(epochs, curves["log_posterior"], label=name)
+        right.fill_between(
+            epochs, curves["ratio_low"], curves["ratio_high"], alpha=0.2, color=line.get_color()
+        )
+        rows += [[name, *cells] for cells in zip(epochs, *curves.values(), strict=True)]
+        steps = np.diff(curves["log_posterior"][epochs % round_length == 0])
+        job.console.print(
+            f"{name}: the log-likelihood falls in {np.sum(steps < 0)} of {len(steps)} rounds, by "
+            f"at most {max(0.0, -steps.min(initial=0.0)):.4f}; the constant has 90 % of its values "
+            f"from {curves['ratio_low'][-1]:.2f} to {curves['ratio_high'][-1]:.2f} times its median"
+        )
+    left.set(xlabel="epoch", ylabel="penalised log-likelihood per triplet")
+    left.legend()
+    right.axhline(1, color="0.3", linewidth=0.8)
+    right.set(xlabel="epoch", ylabel="ĉ / E[c], relative to its median (90 %)")
+    finish(job, figure, ["method", "epoch", *columns], rows)
 
 
 def _check(options: Options) -> None:
@@ -331,4 +423,7 @@ TARGETS: Mapping[str, Target] = {
     "figure-3.4": _figure(title="ROC of the confidence", make=draw_roc),
     "figure-3.5": _figure(title="randomly injected positives", make=draw_noise),
     "figure-3.6": _figure(title="convergence", make=draw_convergence, settings=("published",)),
+    "lemma-3.2": _figure(
+        title="likelihood over the rounds", make=draw_likelihood, settings=("published",)
+    ),
 }

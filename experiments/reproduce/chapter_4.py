@@ -169,18 +169,19 @@ def _spread(n: int, k: int) -> list[int]:
 def draw_quality(job: Job) -> None:
     """Figure 4.4: quality of the negatives."""
     outcomes = train_all(QUALITY, job)
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
+    figure = Figure(figsize=(15, 4.5), layout="constrained")
     labels = {
         "tnr": "share of true negatives (TNR)",
         "inf": "informativeness minus that of false negatives (INF)",
+        "risk": "empirical sampling risk, λ = 5",
     }
-    panels = figure.subplots(1, 2)
+    panels = figure.subplots(1, 3)
     for axes, (name, label) in zip(panels, labels.items(), strict=True):
         for outcome in outcomes:
             epochs = [entry["epoch"] for entry in outcome.history]
             axes.plot(epochs, [np.mean(e[name]) for e in outcome.history], label=outcome.label)
         axes.set(xlabel="epoch", ylabel=label)
-    panels[1].legend()
+    panels[-1].legend()
     rows = [
         [outcome.label, entry["epoch"], *(np.mean(entry[name]) for name in labels)]
         for outcome in outcomes

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.commands import reproduction
@@ -10,13 +11,13 @@ from _helpers.refusals import raises
 from _helpers.reproduction import read_csv, write_dataset
 from sklearn.metrics import roc_auc_score
 
-from crl_jax import data
+from crl_jax import data, models
 from crl_jax.data import Interactions
 from experiments.objectives import popular_and_not
 from experiments.reproduce import chapter_3, cost, main, store
 from experiments.reproduce.chapter_4 import TABLES
 from experiments.reproduce.data import load_world, with_noise
-from experiments.reproduce.methods import Minibatch
+from experiments.reproduce.methods import Minibatch, World
 from experiments.reproduce.tables import published
 
 pytestmark = [
@@ -218,6 +219,39 @@ def test_noise_and_convergence_are_drawn_with_their_data(run, out, monkeypatch):
     rows = read_csv(out / "figure-3.6.csv")
     assert [row["epoch"] for row in rows] == ["1", "2"]
     assert all(0 < float(row["auc"]) < 1 for row in rows)
+    monkeypatch.setattr(chapter_3, "RULES", ("bprac",))
+    assert run("lemma-3.2", *SHORT)[0] == 0
+    rows = read_csv(out / "lemma-3.2.csv")
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert all(float(row["log_posterior"]) < 0 for row in rows)
+
+
+def test_the_likelihood_and_the_constant_are_those_of_the_formulas():
+    """Lemma 3.2, in float64; the constant of its proof is the density of the scores."""
+    ids = {"user_ids": np.arange(3), "item_ids": np.arange(5)}
+    log = data.Interactions.from_arrays([0, 0, 1, 1, 2], [0, 1, 1, 2, 3], **ids)
+    rng = np.random.default_rng(0)
+    users, items = (rng.normal(scale=0.6, size=(n, 27)).astype(np.float32) for n in (3, 5))
+    hook = chapter_3.track_likelihood(World(log, log, "here"), 0.6)
+    (user, pos, neg), prior, law = hook.metrics.args
+    seen = set(zip(log.users, log.items, strict=True))
+    assert not seen & set(zip(np.asarray(user), np.asarray(neg), strict=True))
+    tables = models.Tables(jnp.asarray(users), jnp.asarray(items))
+    task = SimpleNamespace(serving=SimpleNamespace(serving_tables=lambda params: params))
+    got = hook.metrics(task, tables, None)
+    u, i, j = (np.float64(x) for x in (users[user], items[pos], items[neg]))
+    scores = (u * i).sum(-1)
+    squares = (u**2).sum(-1) + (i**2).sum(-1) + (j**2).sum(-1)
+    each = -np.log1p(np.exp((u * j).sum(-1) - scores)) - 0.01 / 2 * squares
+    np.testing.assert_allclose(got["log_posterior"], each.mean(), rtol=1e-5)
+    density = np.asarray(law.pdf(jnp.asarray(scores, jnp.float32)), np.float64)
+    below = np.asarray(law.cdf(jnp.asarray(scores, jnp.float32)), np.float64)
+    share = np.asarray(prior, np.float64)
+    constant = 2 * density * (below * share + (1 - below) * (1 - share))
+    low, middle, high = np.quantile(constant, [0.05, 0.5, 0.95])
+    np.testing.assert_allclose(got["ratio_low"], low / middle, rtol=1e-4)
+    np.testing.assert_allclose(got["ratio_high"], high / middle, rtol=1e-4)
+    assert got["ratio_low"] < 0.95 < 1.05 < got["ratio_high"]
 
 
 def test_data_without_ratings_are_refused(tmp_path, capsys):

@@ -98,8 +98,10 @@ def test_figures_have_their_data_as_csv(run, out, monkeypatch):
     assert 0 < counted < 20 * 40
     rows = read_csv(out / "figure-4.4.csv")
     for name, trained in stored(out).items():
-        own = [float(row["tnr"]) for row in rows if row["method"] == name]
-        assert own == pytest.approx([np.mean(entry["tnr"]) for entry in trained["history"]])
+        for quality in ("tnr", "inf", "risk"):
+            own = [float(row[quality]) for row in rows if row["method"] == name]
+            means = [np.mean(entry[quality]) for entry in trained["history"]]
+            assert own == pytest.approx(means)
     ours = [seed["ndcg@20"] for seed in stored(out)["bns"]["per_seed"]]
     rows = read_csv(out / "figure-4.5.csv")
     assert [(row["parameter"], row["value"]) for row in rows[::2]] == [
