@@ -60,7 +60,8 @@ class DataOptions:
     time_col: str | None = None
     """Name or position of the timestamp column; empty to read no timestamps."""
     format: (
-        Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn", "jsonl"] | None
+        Literal["u.data", "ratings.dat", "ydata", "csv", "parquet", "inter", "lightgcn", "jsonl"]
+        | None
     ) = None
     """Format of the files, if it is not detected from their names and first lines."""
     delimiter: str | None = None

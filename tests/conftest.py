@@ -215,7 +215,7 @@ def _as_lists(path, log, chosen):
 
 @pytest.fixture(scope="module")
 def dataset_folder(tmp_path_factory) -> Path:
-    """Three of the four datasets: rated splits, all pairs in one file, and splits as item lists."""
+    """Three of the five datasets: rated splits, all pairs in one file, and splits as item lists."""
     from crl_jax.data import simulate
 
     path = tmp_path_factory.mktemp("datasets")

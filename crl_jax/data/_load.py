@@ -16,6 +16,7 @@ from ._errors import DataError
 from ._from_arrays import as_interactions, from_columns
 from ._interactions import Interactions, Split
 from ._readers import (
+    YAHOO_R3,
     ReadOptions,
     column_spec,
     columns_of,
@@ -30,7 +31,8 @@ from ._synthetic import simulate
 _COMPRESSED = r"(?:\.(?:gz|bz2|xz|zip))?"
 _TABLE = rf"(?:csv|tsv|parquet|inter|jsonl|json|ndjson){_COMPRESSED}"
 _PART = re.compile(
-    rf"(?:(?P<name>.+)\.)?(?P<part>train|valid|validation|val|test)\.(?:txt{_COMPRESSED}|{_TABLE})",
+    rf"(?:(?P<name>.+)\.|{YAHOO_R3}v1_0-)?"
+    rf"(?P<part>train|valid|validation|val|test)\.(?:txt{_COMPRESSED}|{_TABLE})",
     re.IGNORECASE,
 )
 # Named by Spark, Hugging Face and TensorFlow: part-00000-c000.snappy.parquet,
@@ -91,7 +93,8 @@ def load(
 
         * a file, see :func:`read`;
         * a folder. With ``train.*`` and ``test.*`` files, or ``NAME.train.inter`` and
-          ``NAME.test.inter`` of RecBole, it is a split, with an optional ``valid`` part. Otherwise
+          ``NAME.test.inter`` of RecBole, or the two files of Yahoo!-R3, it is a split, with an
+          optional ``valid`` part. Otherwise
           it must contain one ``u.data``, ``ratings.*`` or ``NAME.inter``, or else one
           ``interactions.*``, or else one file that :func:`read` accepts. Shards, such as
           ``train-00000-of-00008.parquet``, count as one file; names that begin with ``.`` or

@@ -26,13 +26,16 @@ from ._records import RecordBuilder, Records, filter_by_rating, to_interactions
 from ._splits import union
 from ._values import import_polars
 
-Format = Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn", "jsonl"]
+Format = Literal["u.data", "ratings.dat", "ydata", "csv", "parquet", "inter", "lightgcn", "jsonl"]
 
 _MOVIELENS = ("user", "item", "rating", "timestamp")
 _LAYOUTS: dict[str, Layout] = {
     "u.data": Layout("\t", header=False, names=_MOVIELENS),
     "ratings.dat": Layout("::", header=False, names=_MOVIELENS),
+    "ydata": Layout("\t", header=False, names=_MOVIELENS[:3]),
 }
+YAHOO_R3 = "ydata-ymusic-rating-study-"
+"""Beginning of the file names of Yahoo!-R3, as distributed."""
 _BY_SUFFIX: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -89,6 +92,7 @@ def read(
     ============= ===================================================================
     u.data        MovieLens 100K: user, item, rating, timestamp; tabs, no header
     ratings.dat   MovieLens 1M: the same columns, separated by ``::``
+    ydata         Yahoo!-R3: user, item, rating; tabs, no header
     csv           delimited text: commas, tabs, semicolons, bars or blanks; quotes
     parquet       table with named columns
     inter         RecBole: tabs, a header of ``name:type``
@@ -349,6 +353,8 @@ def _detect_format(path: Path, blocks: TextBlocks, line: str, by_position: bool)
     path = _plain_name(path)
     if path.name == "u.data":
         return "u.data"
+    if path.name.startswith(YAHOO_R3):
+        return "ydata"
     if format := _BY_SUFFIX.get(path.suffix.lower()):
         return format
     if "::" in line:

@@ -17,7 +17,7 @@ from .._ranges import check_flags
 from .._registry import name_of
 from .._screen import output, printable
 from .._signals import advise
-from . import chapter_3, chapter_4, chapter_5, images
+from . import chapter_3, chapter_4, chapter_5, images, statistics
 from .targets import Options, Target
 
 _DESCRIPTION = """Reproduce tables and figures of the dissertation.
@@ -35,6 +35,7 @@ TARGETS: Mapping[str, Target] = {
     **chapter_4.TARGETS,
     **chapter_5.TARGETS,
     **images.TARGETS,
+    **statistics.TARGETS,
 }
 """Tables and figures; a new one requires a :class:`Target` in a file of this folder, and an entry
 here."""

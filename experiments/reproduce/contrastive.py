@@ -81,6 +81,7 @@ _LARGE = {
 BUDGETS: Mapping[str, Mapping[str, Budget]] = {
     "ml-100k": _SMALL,
     "ml-1m": _MIDDLE,
+    "yahoo-r3": _SMALL,
     "gowalla": _LARGE,
     "yelp2018": _LARGE,
 }

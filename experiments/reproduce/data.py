@@ -1,6 +1,7 @@
 """Loading of datasets: given parts, random parts, or a clean test part of the ratings."""
 
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,41 @@ from .methods import World
 from .targets import Options
 
 
+def is_yahoo(folder: Path) -> bool:
+    """Whether a folder has the files of Yahoo!-R3 as distributed."""
+    return any(folder.glob("ydata-ymusic-rating-study-*"))
+
+
+def load_folder(folder: Path) -> data.Interactions | data.Split:
+    """Loads interactions; of Yahoo!-R3 as distributed, those of the 5,400 users in the test part.
+
+    Its training part has 10,000 further users, which the published statistics exclude.
+    """
+    loaded = data.load(str(folder))
+    if not (is_yahoo(folder) and isinstance(loaded, data.Split) and loaded.test is not None):
+        return loaded
+    kept = loaded.test.degrees > 0
+    index, ids = np.cumsum(kept) - 1, loaded.test.user_ids[kept]
+
+    def of_users(part: data.Interactions) -> data.Interactions:
+        part = part.select(kept[part.users])
+        return data.Interactions.from_arrays(
+            index[part.users], part.items, ratings=part.ratings, user_ids=ids,
+            item_ids=part.item_ids,
+        )  # fmt: skip
+
+    return data.Split(train=of_users(loaded.train), test=of_users(loaded.test))
+
+
 def load_parts(options: Options, console: Console) -> list[World]:
-    """Loads the training and the test part of a folder.
+    """Loads the training and the test part of a folder; Yahoo!-R3 as distributed is split again.
 
     Raises:
       ValueError: If there is no test part, or if there is a validation part.
     """
     del console
+    if is_yahoo(options.data):
+        return [load_cut(options.data)]
     loaded = data.load(str(options.data))
     if not isinstance(loaded, data.Split) or loaded.test is None:
         raise ValueError(f"--data {options.data} must hold a training and a test part.")
@@ -30,24 +59,40 @@ def load_parts(options: Options, console: Console) -> list[World]:
     return [World(loaded.train, loaded.test, str(options.data))]
 
 
-def check_datasets(options: Options) -> None:
+def check_datasets(options: Options, names: Collection[str] = tuple(BUDGETS)) -> None:
     """Raises ``ValueError`` unless all --datasets are known and --dataset is not given."""
     for name in options.datasets:
-        if name not in BUDGETS:
-            known = ", ".join(BUDGETS)
+        if name not in names:
+            known = ", ".join(names)
             raise ValueError(f"--datasets takes some of {known}, got {name!r}.")
     if options.dataset is not None:
         raise ValueError("--dataset is for a single dataset; use --datasets.")
 
 
-def load_datasets(options: Options, console: Console) -> list[World]:
+def load_datasets(
+    options: Options, console: Console, names: Collection[str] = tuple(BUDGETS)
+) -> list[World]:
     """Loads each dataset of ``--data``, with a random fifth of all interactions as the test part.
+
+    Args:
+      options: The flags.
+      console: Output console.
+      names: Names of the supported datasets.
 
     Raises:
       ValueError: If a requested dataset is missing, or no dataset is found.
     """
-    there = [name for name in BUDGETS if (options.data / name).is_dir()]
-    missing = [name for name in options.datasets or BUDGETS if name not in there]
+    return [load_cut(folder) for folder in find_datasets(options, console, names)]
+
+
+def find_datasets(options: Options, console: Console, names: Collection[str]) -> list[Path]:
+    """Returns the folders of ``--datasets``, by default those that exist; names missing ones.
+
+    Raises:
+      ValueError: If a requested dataset is missing, or no dataset is found.
+    """
+    there = [name for name in names if (options.data / name).is_dir()]
+    missing = [name for name in options.datasets or names if name not in there]
     if missing and (options.datasets or not there):
         raise ValueError(
             f"--data must be a folder of datasets with {', '.join(missing)} in it, "
@@ -58,12 +103,17 @@ def load_datasets(options: Options, console: Console) -> list[World]:
             f"skipped, because they are not in --data {options.data}: {', '.join(missing)}"
         )
     wanted = dict.fromkeys(options.datasets or there)  # each once
-    return [_load_cut(options.data / name) for name in wanted]
+    return [options.data / name for name in wanted]
 
 
-def _load_cut(folder: Path) -> World:
+def load_cut(folder: Path) -> World:
+    """Merges all interactions of a folder, and splits a random fifth as the test part."""
     pairs = folder / "pairs.txt"
-    log = data.load(pairs if pairs.is_file() else folder, merge=True)
+    if is_yahoo(folder):
+        log = load_folder(folder)
+        log = data.union(*(part for _, part in log.parts())) if isinstance(log, data.Split) else log
+    else:
+        log = data.load(pairs if pairs.is_file() else folder, merge=True)
     cut = data.split_by_ratio(dataclasses.replace(log, ratings=None, timestamps=None))
     assert cut.test is not None
     return World(cut.train, cut.test, str(folder))
@@ -71,7 +121,7 @@ def _load_cut(folder: Path) -> World:
 
 def load_rated(options: Options, console: Console) -> list[World]:
     """Loads a clean test part and a noisy training part for each split."""
-    loaded = data.load(str(options.data))
+    loaded = load_folder(options.data)
     if options.test_rating is None and isinstance(loaded, data.Split):
         console.print(
             f"The parts of {options.data} are merged, and half of the interactions with the top "

@@ -28,9 +28,9 @@ class Options:
     target: Annotated[str, tyro.conf.Positional]
     """Name of the table or figure."""
     data: Path
-    """A dataset folder with a training and a test part; for tables 5.2 and 6.3 and figure 5.4 a
-    folder of dataset folders, whose parts are merged and split again; for tables 6.4 to 6.8 a
-    folder of image datasets."""
+    """A dataset folder with a training and a test part; for tables 3.1, 4.1, 5.1, 5.2
+    and 6.3 and figure 5.4 a folder of dataset folders, whose parts are merged and split again; for
+    tables 6.2 and 6.4 to 6.8 a folder of image datasets."""
     out: Path = Path("runs/reproduce")
     """Output folder. Trainings that several targets share are run once per folder."""
     seeds: Annotated[int, Range(1, 10_000)] = 5
@@ -39,9 +39,10 @@ class Options:
     """One triplet per step as published, or Adam on minibatches with a search for each method. By
     default published, where the target supports both."""
     datasets: tuple[str, ...] = ()
-    """Tables 5.2 and 6.3, figure 5.4: names of the datasets in the folder --data; by default those
-    of ml-100k, ml-1m, gowalla and yelp2018 that it contains. Tables 6.4 to 6.8: names of the image
-    datasets; one that is not in the folder is downloaded. By default those in the folder."""
+    """Tables 3.1, 4.1, 5.1, 5.2 and 6.3, figure 5.4: names of the datasets in the folder --data; by
+    default those of ml-100k, ml-1m, yahoo-r3, gowalla and yelp2018 that it contains. Tables 6.2 and
+    6.4 to 6.8: names of the image datasets; one that is not in the folder is downloaded. By default
+    those in the folder."""
     encoders: tuple[Literal["mf", "lightgcn"], ...] = ()
     """Encoders to train; by default both in tables 5.2 and 6.3 and figure 5.3, and mf in the
     others. lightgcn requires --setting minibatch."""

@@ -56,6 +56,15 @@ def test_a_folder_with_one_known_file(tmp_path, files):
     [
         ({"train.csv": TABLE, "test.csv": OTHER, "u.data": "", "ml.inter": ""}, False),
         ({"train.txt": "1 10\n2 20\n", "test.txt": "1 20\n2 10\n"}, False),
+        (
+            {
+                "ydata-ymusic-rating-study-v1_0-train.txt": "1\t10\t5\n2\t20\t1\n",
+                "ydata-ymusic-rating-study-v1_0-test.txt": "1\t20\t3\n2\t10\t4\n",
+                "ydata-ymusic-rating-study-v1_0-survey-answers.txt": "1\t1\t2\n",
+                "README.txt": "x",
+            },
+            False,
+        ),
         ({"ml.train.inter": ATOMIC, "ml.test.inter": atomic(OTHER), "ml.inter": ""}, False),
         (
             {

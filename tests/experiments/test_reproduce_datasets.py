@@ -283,14 +283,17 @@ def test_missing_datasets_are_named(run, tmp_path):
     assert all(f"│ {name}" in printed for name in ("ml-100k", "ml-1m", "gowalla"))
     code, printed = run("table-5.2", *flags, of=tmp_path)
     assert code == 2
-    assert "with ml-100k, ml-1m, gowalla, yelp2018 in it" in printed
+    assert "with ml-100k, ml-1m, yahoo-r3, gowalla, yelp2018 in it" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["table-5.2", "--datasets", "yelp2018"], "a folder of datasets with yelp2018 in it"),
-        (["table-5.2", "--datasets", "ml-20m"], "--datasets takes some of ml-100k, ml-1m, gowalla"),
+        (
+            ["table-5.2", "--datasets", "ml-20m"],
+            "--datasets takes some of ml-100k, ml-1m, yahoo-r3",
+        ),
         (["table-5.2", "--methods", "bcl"], '--methods takes some of "bpr", "info_nce", "dcl"'),
         (["table-6.3", "--dataset", "ml-1m"], "--datasets"),
         (["table-6.3", "--setting", "published"], "--setting published"),

@@ -1,0 +1,154 @@
+"""Tables 3.1, 4.1, 5.1 and 6.2: statistics of the datasets."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from crl_jax import data
+
+from .._rundir import write_csv, write_text
+from .contrastive import BUDGETS
+from .data import check_datasets, find_datasets, is_yahoo, load_datasets, load_folder, load_world
+from .methods import World
+from .tables import published
+from .targets import Job, Options, Target
+
+_RATED = ("ml-100k", "ml-1m", "yahoo-r3")
+_IMAGES = tuple(data.IMAGE_SETS)
+_METHOD = "data"
+"""Method of the published statistics, which have no encoder."""
+
+
+def load_rated_datasets(options: Options, console: Console) -> list[World]:
+    """Loads each dataset with ratings, with the clean test part of chapter 3.
+
+    Raises:
+      ValueError: If a requested dataset is missing or has no ratings, or none is found.
+    """
+    worlds = []
+    for folder in find_datasets(options, console, _RATED):
+        pairs = folder / "pairs.txt"
+        loaded = data.load(pairs) if pairs.is_file() else load_folder(folder)
+        logs = [part for _, part in loaded.parts()] if isinstance(loaded, data.Split) else [loaded]
+        if any(log.ratings is None for log in logs):
+            if options.datasets:
+                raise ValueError(f"--data {folder} must have ratings.")
+            console.print(f"skipped, because it has no ratings: {folder.name}")
+            continue
+        worlds.append(load_world(loaded, 3.0 if is_yahoo(folder) else None, str(folder)))
+    if not worlds:
+        raise ValueError(f"--data {options.data} must have a dataset with ratings.")
+    return worlds
+
+
+def of_interactions(world: World) -> dict[str, float]:
+    """Returns the statistics of a split; the density is that of both parts."""
+    n_users, n_items = world.train.n_users, world.train.n_items
+    n = len(world.train) + len(world.test)
+    return {
+        "users": n_users,
+        "items": n_items,
+        "interactions": n,
+        "train": len(world.train),
+        "test": len(world.test),
+        "density": n / (n_users * n_items),
+    }
+
+
+def of_images(source: str) -> dict[str, float]:
+    """Returns the statistics of a set of images; unlabelled ones belong to the training part."""
+    parts = data.load_images(source)
+    train = [part for part in (parts.train, parts.unlabelled) if part is not None]
+    n = sum(map(len, train))
+    return {
+        "classes": len(parts.train.classes),
+        "size": parts.train.images.shape[1],
+        "train": n,
+        "test": len(parts.test),
+        "labelled": sum(int(np.sum(part.labels >= 0)) for part in train) / n,
+    }
+
+
+def _make_interactions(job: Job) -> None:
+    _write(job, {Path(world.folder).name: of_interactions(world) for world in job.worlds})
+
+
+def _make_images(job: Job) -> None:
+    options = job.options
+    there = [name for name in _IMAGES if (options.data / name).exists()]
+    names = dict.fromkeys(options.datasets or there)
+    if not names:
+        raise ValueError(
+            f"{options.data} has none of the folders {', '.join(_IMAGES)}; "
+            "--datasets downloads the named ones."
+        )
+    _write(
+        job,
+        {name: of_images(str(options.data / name) if name in there else name) for name in names},
+    )
+
+
+def _write(job: Job, found: Mapping[str, Mapping[str, float]]) -> None:
+    """Prints the statistics next to the published ones, and writes Markdown and CSV."""
+    columns = list(next(iter(found.values())))
+    known = {name: published(job.number, name, "").get(_METHOD, {}) for name in found}
+    table = Table(title=job.title, title_justify="left")
+    table.add_column("dataset")
+    for column in columns:
+        table.add_column(column, justify="right")
+    cells = [
+        [name, *(_cell(column, of[column], known[name]) for column in columns)]
+        for name, of in found.items()
+    ]
+    for line in cells:
+        table.add_row(*line)
+    job.console.print(table)
+    path = job.options.out / f"{job.options.target}.csv"
+    lines = [["dataset", *columns], ["---"] * (1 + len(columns)), *cells]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    write_text(path.with_suffix(".md"), f"# {job.title}\n\nIn parentheses: published.\n\n{text}\n")
+    rows: list[list[Any]] = [
+        [name, column, of[column], known[name].get(column, "")]
+        for name, of in found.items()
+        for column in columns
+    ]
+    write_csv(path, ["dataset", "statistic", "value", "published"], rows)
+    job.console.print(f"results in {path.with_suffix('')}.md, .csv")
+
+
+def _cell(column: str, value: float, known: Mapping[str, float]) -> str:
+    def shown(number: float) -> str:
+        return f"{number:.2%}" if column in ("density", "labelled") else f"{number:,.0f}"
+
+    return shown(value) + (f" ({shown(known[column])})" if column in known else "")
+
+
+def _target(
+    title: str,
+    names: Sequence[str],
+    load: Callable[[Options, Console], list[World]],
+    make: Callable[[Job], None] = _make_interactions,
+) -> Target:
+    return Target(
+        title=title,
+        load=load,
+        make=make,
+        data=f"a folder of {', '.join(names)}; missing ones are skipped",
+        time="under 1 min, measured (no training)",
+        flags=("datasets",),
+        settings=("published",),
+        check=partial(check_datasets, names=names),
+    )
+
+
+TARGETS: Mapping[str, Target] = {
+    "table-3.1": _target("datasets with ratings", _RATED, load_rated_datasets),
+    "table-4.1": _target("datasets of the samplers", _RATED, partial(load_datasets, names=_RATED)),
+    "table-5.1": _target("datasets of the losses", tuple(BUDGETS), load_datasets),
+    "table-6.2": _target("sets of images", _IMAGES, lambda options, console: [], _make_images),
+}
