@@ -90,7 +90,7 @@ LOSSES = Registry(
         "bayesian": LossEntry(
             loss=losses.bayesian_contrastive,
             defaults={**_UNKNOWN, "beta": 0.9},
-            notes=_NOTES,
+            notes={**_NOTES, "beta": "the published rule is 1 - 1 / number of classes"},
             settings={
                 "alpha_from": words(
                     "given",
