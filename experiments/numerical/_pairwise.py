@@ -58,7 +58,7 @@ def measure(
 
     Args:
       key: A PRNG key; all points use the same random numbers.
-      tau_plus: Shares of false negatives, which the loss is told.
+      tau_plus: Shares of false negatives, which the loss receives as its prior.
       n: Number of unlabelled samples, and of further positives.
       n_anchors: Number of anchors, each with its positive and its samples.
 

@@ -120,7 +120,7 @@ def test_the_density_ratio_jumps():
 
 
 def test_the_bound_meets_the_information_of_gaussians():
-    """With true negatives from below; unlabelled samples lose some, which debiasing returns."""
+    """True negatives reach it from below, unlabelled samples do not; DCL corrects for them."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 5, 3)).astype(np.float32)
     rho = 0.6
