@@ -20,7 +20,6 @@ INFORMATIONS = (0.5, 1.0, 2.0)
 """Mutual informations of the two vectors, in nats."""
 SIZES = tuple(4**i for i in range(6))
 """Numbers of negatives."""
-N_ANCHORS = 3000
 _LABELS = {
     "supervised": "true negatives",
     "biased": "unlabelled (InfoNCE)",
@@ -69,7 +68,7 @@ def log_ratio(x: Array, y: Array, rho: Array) -> Array:
 
 @partial(jax.jit, static_argnames=("n", "n_anchors"))
 def measure(
-    key: Key[Array, ""], information: Float[Array, ""], *, n: int, n_anchors: int = N_ANCHORS
+    key: Key[Array, ""], information: Float[Array, ""], *, n: int, n_anchors: int
 ) -> dict[str, Float[Array, ""]]:
     """Bounds from the losses of the best score, the log density ratio.
 
@@ -108,12 +107,12 @@ def measure(
     return {name: metrics.info_nce_bound(loss, n) for name, loss in means.items()}
 
 
-def grow(seed: int) -> dict[float, dict[str, np.ndarray]]:
+def grow(seed: int, n_anchors: int) -> dict[float, dict[str, np.ndarray]]:
     """Returns the bounds along the number of negatives, by mutual information."""
     found = {}
     for information in INFORMATIONS:
         key, nats = jax.random.key(seed), jnp.float32(information)
-        of_size = [measure(key, nats, n=n) for n in SIZES]
+        of_size = [measure(key, nats, n=n, n_anchors=n_anchors) for n in SIZES]
         found[information] = {
             "n": np.array(SIZES, float),
             "largest": np.log1p(np.array(SIZES, float)),

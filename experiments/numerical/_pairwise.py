@@ -20,7 +20,6 @@ from ._model import quantile
 from ._panels import COLOURS, panels_of, save, stacked
 
 ALPHA = 0.9
-N_ANCHORS = 2000
 SIZES = tuple(4**i for i in range(1, 6))
 """Numbers of unlabelled samples and of further positives, N = M."""
 SIZE = 100
@@ -52,7 +51,7 @@ def supervised(pos: Float[Array, "n"]) -> Float[Array, "n"]:
 
 @partial(jax.jit, static_argnames=("n", "n_anchors"))
 def measure(
-    key: Key[Array, ""], tau_plus: Float[Array, "points"], *, n: int, n_anchors: int = N_ANCHORS
+    key: Key[Array, ""], tau_plus: Float[Array, "points"], *, n: int, n_anchors: int
 ) -> dict[str, Float[Array, "points"]]:
     """Errors of DPL on samples, for several shares of false negatives.
 
@@ -101,10 +100,10 @@ def _numbers(found: dict[str, Array]) -> dict[str, np.ndarray]:
     return {name: np.asarray(value, np.float64) for name, value in found.items()}
 
 
-def grow(seed: int) -> dict[float, dict[str, np.ndarray]]:
+def grow(seed: int, n_anchors: int) -> dict[float, dict[str, np.ndarray]]:
     """Returns the errors along N = M, by share of false negatives."""
     key, shares = jax.random.key(seed), jnp.asarray(SHARES)
-    of_size = [_numbers(measure(key, shares, n=n)) for n in SIZES]
+    of_size = [_numbers(measure(key, shares, n=n, n_anchors=n_anchors)) for n in SIZES]
     return {
         share: {
             "n": np.array(SIZES, float),
@@ -115,22 +114,24 @@ def grow(seed: int) -> dict[float, dict[str, np.ndarray]]:
     }
 
 
-def sweep(seed: int) -> dict[str, np.ndarray]:
+def sweep(seed: int, n_anchors: int) -> dict[str, np.ndarray]:
     """Returns the errors along the prior, for N = M = :data:`SIZE`, with two bounds.
 
     ``bound`` is that of the lemma as printed; ``corrected`` has the factor 1 / (1 - tau_plus),
     which the step to (5.34) omits: the expectation there is at least (1 - tau_plus) / (1 + e²).
     """
-    found = _numbers(measure(jax.random.key(seed), jnp.asarray(PRIORS), n=SIZE))
+    found = _numbers(
+        measure(jax.random.key(seed), jnp.asarray(PRIORS), n=SIZE, n_anchors=n_anchors)
+    )
     priors = np.array(PRIORS)
     bound = np.array([printed_bound(share, SIZE, SIZE) for share in PRIORS])
     return {"tau_plus": priors, **found, "bound": bound, "corrected": bound / (1 - priors)}
 
 
-def draw(folder: Path, seed: int) -> None:
+def draw(folder: Path, seed: int, n_anchors: int) -> None:
     """Draws both lemmas."""
-    _draw_growth(folder, grow(seed))
-    _draw_bound(folder, sweep(seed))
+    _draw_growth(folder, grow(seed, n_anchors))
+    _draw_bound(folder, sweep(seed, n_anchors))
 
 
 def _draw_growth(folder: Path, of_share: dict[float, dict[str, np.ndarray]]) -> None:

@@ -19,8 +19,8 @@ from crl_jax import metrics, samplers, stats
 from ._model import quantile
 from ._panels import panels_of, save, stacked
 
-N_PAIRS, N_ITEMS = 2000, 500
-"""Number of pairs of a user and a positive, and number of unseen items of each."""
+N_ITEMS = 500
+"""Number of unseen items of each pair of a user and a positive."""
 SIZES = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
 """Numbers of candidates; the last one is all unseen items."""
 RISK_LAMBDA = 5.0
@@ -108,7 +108,7 @@ def measure(unseen: Unseen, *, size: int) -> dict[str, dict[str, Float[Array, ""
     return found
 
 
-def grow(seed: int, n_pairs: int = N_PAIRS) -> dict[str, dict[str, np.ndarray]]:
+def grow(seed: int, n_pairs: int) -> dict[str, dict[str, np.ndarray]]:
     """Returns the quality of each rule along the number of candidates."""
     unseen = draw_unseen(jax.random.key(seed), n_pairs, N_ITEMS)
     of_size = [measure(unseen, size=size) for size in SIZES]
