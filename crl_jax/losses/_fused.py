@@ -178,8 +178,8 @@ _sum.defvjp(_sum_and_gradient, _scale_gradient)
 def _by_platform(
     total: Callable[..., Any], interpret: bool, loss: Loss, rows: TileRows, *args: Any
 ) -> Any:
-    n = args[-2].ids.shape[0]
-    fused = partial(total, partial(_fused_tile_sum, interpret, loss), min(_ROWS, n))
+    fused_rows = TileRows.choose(_ROWS, args[-2].ids.shape[0])
+    fused = partial(total, partial(_fused_tile_sum, interpret, loss), fused_rows)
     if interpret:
         return fused(*args)
     tiled = partial(total, partial(tile_sum, loss), rows)

@@ -144,8 +144,8 @@ class TileRows(NamedTuple):
     other: int
 
     @classmethod
-    def choose(cls, rows: int | None, n: Any, n_keys: Any) -> "TileRows":
-        """Checks the number that is given, or returns the default for these sizes."""
+    def choose(cls, rows: int | None, n: Any, n_keys: Any = None) -> "TileRows":
+        """Checks the number that is given, or returns the default for ``n_keys``; at most ``n``."""
         if rows is not None and rows < 1:
             raise ValueError(f"`rows` must be positive, got {rows}.")
         if rows is not None:
