@@ -77,6 +77,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/defaults"), help="run directories")
     parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--searches", nargs="+", choices=METHODS, default=list(METHODS),
+                        help="those of the methods that also run with --tune")  # fmt: skip
     parser.add_argument("--minutes", type=float, default=0.5, help="of each search; 0 for none")
     parser.add_argument("--out", type=Path, default=RESULTS / "defaults")
     args = parser.parse_args()
@@ -89,7 +91,7 @@ def main() -> None:
         sizes = {"users": log.n_users, "items": log.n_items, "interactions": len(log)}
         trainings = {(method, "defaults"): METHODS[method] for method in args.methods}
         if args.minutes:
-            for method in args.methods:
+            for method in [method for method in args.methods if method in args.searches]:
                 minutes = args.minutes * (_CHOICE if method in ("auto", "lightgcn") else 1)
                 trainings[method, "search"] = (*METHODS[method], "--tune", f"{minutes:g}")
         for (method, mode), flags in trainings.items():

@@ -24,6 +24,8 @@ from ._registry import (
 
 WIDTH = 128
 """Dimension of the embeddings of the losses."""
+TPUS = ("v5e-1", "v6e-1")
+"""Targets of the programs with Pallas kernels."""
 STEPS = 16
 """Steps of the trainings of networks: the first ones of an epoch."""
 
@@ -42,15 +44,15 @@ LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def loss_case(mesh: Mesh | None, name: str, batch: int, kind: str) -> Case:
-    """Value and gradient of a loss of ``batch`` pairs: all scores at once, or in tiles."""
+    """Value and gradient of a loss of ``batch`` pairs: all scores at once, in tiles, or fused."""
     loss, hyperparams = LOSSES[name]
 
     def value(x: Any, y: Any) -> Any:
         x, y = losses.normalize(x), losses.normalize(y)
         axis = None if mesh is None else "data"
-        if kind == "tiled":
-            tiled = losses.tiled_view_loss
-            return tiled(loss, x, y, temperature=0.5, axis_name=axis, **hyperparams)
+        if kind in ("tiled", "fused"):
+            total = losses.tiled_view_loss if kind == "tiled" else losses.fused_view_loss
+            return total(loss, x, y, temperature=0.5, axis_name=axis, **hyperparams)
         if kind == "towers":
             tiled = losses.tiled_tower_loss
             return tiled(loss, x, y, temperature=0.07, axis_name=axis, **hyperparams)
@@ -83,6 +85,9 @@ def _losses() -> None:
                 quick=batch == 8192 and name in ("infonce", "bcl-bins"), family=f"tiled/{name}",
                 batch=batch,
             )  # fmt: skip
+    for name, batch in (("infonce", 8192), ("bcl-bins", 8192), ("bcl-bins", 65536)):
+        made = partial(loss_case, name=name, batch=batch, kind="fused")
+        program(f"fused/{name}/{batch}", made, targets=TPUS)
     program("towers/infonce/8192", partial(loss_case, name="infonce", batch=8192, kind="towers"))
     for name, batch in (("infonce", 65536), ("bcl-bins", 65536), ("infonce", 2**20)):
         program(
@@ -226,6 +231,8 @@ def _recommenders() -> None:
         )
     for layout in ("rows", "dense"):
         program(f"lightgcn/gowalla/{layout}", partial(ranking_case, name="gowalla", layout=layout))
+    bits = partial(ranking_case, name="gowalla", layout="bits")
+    program("lightgcn/gowalla/bits", bits, targets=TPUS)
     program("lightgcn/ml-100k/dense", partial(ranking_case, name="ml-100k", layout="dense"))
     for axes in (("table",), ("data", "table")):
         made = partial(large_case, n_users=10_000_000, n_items=1_000_000, dim=64)

@@ -155,7 +155,7 @@ def training_case(
     """Returns the program of an epoch that :func:`crl_jax.train.fit` compiles, for one run."""
     config = train.TrainConfig(batch_size, compute_dtype=compute_dtype, mesh=mesh)
     n_updates = -(-batches.n // batch_size)
-    sharding = None if mesh is None else Sharding.from_task(mesh, task)
+    sharding = None if mesh is None else Sharding.from_task(mesh, task, optimizer)
     static = StaticInputs(config, (), n_updates, sharding)
     task = task if mesh is None else task.shard(mesh)
     runs = {"seed": np.zeros(1, np.uint32), "epochs": np.ones(1, np.int32)}
