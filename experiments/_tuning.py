@@ -22,7 +22,7 @@ PHASE = "tune"
 _SHORT = 3
 """Ratio of the lengths of a complete training and of one of the first rung."""
 _MARGIN = 0.04
-"""Relative difference in validation scores below which the first space wins: noise is as large."""
+"""Relative difference in validation scores below which an earlier space wins: noise is as large."""
 _TOLERANCE = 0.02
 """Relative difference in validation scores within which a longer training is selected."""
 _AT_ONCE = 8
@@ -151,7 +151,9 @@ def tune(
     if found.best is None:
         raise no_finite_score()
     last = [found.last(i) for i in range(len(points))]
-    best, epochs_of_best, score = _preferred(found, len(spaces[0].points), len(epochs) - 1)
+    best, epochs_of_best, score = _preferred(
+        found, [len(space.points) for space in spaces], len(epochs) - 1
+    )
     scores = np.array([np.nan if each is None else each[1] for each in last])
     best_epochs = np.array([0 if each is None else each[2] for each in last])
     choice = train.Selection(best, epochs_of_best, score, scores, best_epochs)
@@ -165,23 +167,30 @@ def tune(
     return SearchResult(named, choice, config=owners[best].config, said=said)
 
 
-def _preferred(found: train.HalvingResult, n_first: int, last_rung: int) -> tuple[int, int, float]:
-    """Returns a point, its epochs and its score: of the first space if within the margin.
+def _preferred(
+    found: train.HalvingResult, sizes: Sequence[int], last_rung: int
+) -> tuple[int, int, float]:
+    """Returns a point, its epochs and its score: of the first space within the margin.
+
+    With the number of points, the chance grows that one of them is the best by noise.
 
     Args:
       found: The finished search, of which some point did not diverge.
-      n_first: Number of points of the first space.
+      sizes: Number of points of each space.
       last_rung: Index of the last rung.
     """
     assert found.best is not None
-    of_first = [
-        (each[1], -i, each[2])
-        for i in range(n_first)
-        if (each := found.last(i)) is not None and each[0] == last_rung and np.isfinite(each[1])
-    ]
-    score, place, epoch = max(of_first, default=(-np.inf, 0, 0))
-    if score * (1 + _MARGIN) >= found.score:
-        return -place, epoch, score
+    first = 0
+    for size in sizes:
+        complete = [
+            (each[1], -i, each[2])
+            for i in range(first, first + size)
+            if (each := found.last(i)) is not None and each[0] == last_rung and np.isfinite(each[1])
+        ]
+        score, place, epoch = max(complete, default=(-np.inf, 0, 0))
+        if score * (1 + _MARGIN) >= found.score:
+            return -place, epoch, score
+        first += size
     return found.best, found.best_epoch, found.score
 
 

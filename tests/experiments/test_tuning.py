@@ -9,7 +9,7 @@ from _helpers.refusals import raises
 from crl_jax import train
 from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
-from experiments._tuning import Space, tune
+from experiments._tuning import Space, _preferred, tune
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -109,6 +109,19 @@ def test_points_of_one_space_are_trained_eight_at_a_time(tmp_path):
     assert result.point == {"loss": "b", "lr": 7}
     assert result.config is second.config
     assert [point["loss"] for point in result.points] == ["a"] * 20 + ["b"] * 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "want"),
+    [((0.9, 0.97, 1.0), 1), ((0.97, 0.9, 1.0), 0), ((0.9, 0.95, 1.0), 2), ((np.nan, 0.97, 1.0), 1)],
+)
+def test_an_earlier_space_wins_within_four_percent(scores, want):
+    """Each space has two points, of which the second was not trained completely."""
+    sizes, chosen = [2, 2, 2], (0, 2, 4)
+    short = train.Trained(0, tuple(range(6)), (2.0,) * 6, (SHORT,) * 6, 1.0)
+    complete = train.Trained(1, chosen, scores, (EPOCHS,) * 3, 1.0)
+    found = train.HalvingResult(4, EPOCHS, 1.0, (short, complete))
+    assert _preferred(found, sizes, 1) == (chosen[want], EPOCHS, scores[want])
 
 
 def test_the_limit_of_time_leaves_points_untried(tmp_path, monkeypatch):
