@@ -126,6 +126,7 @@ def train_runs(
     batches, batch_size = None, int(options.batch_size)
     if options.batches == "host":
         batches = tasks.host_interactions(part, batch_size, seed=protocol.seed)
+    numbers = scaled_rates(config, numbers)
     epochs = numbers.get("epochs", options.epochs)
     runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)))
     with spoken(test="the validation part", train="the training part"):
@@ -163,6 +164,12 @@ def train_runs(
         )
 
 
+def scaled_rates(config: Config, numbers: dict[str, Any]) -> dict[str, Any]:
+    """Multiplies the swept learning rates by ``--lr-scale``."""
+    scale = config.training.lr_scale
+    return {name: x * scale if name == "lr" else x for name, x in numbers.items()}
+
+
 def sweep_paths(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
     """Returns swept numbers by the paths of :func:`crl_jax.tasks.fit_ranking`."""
     names = {
@@ -172,8 +179,6 @@ def sweep_paths(config: Config, objective: Settled, numbers: dict[str, Any]) -> 
         "init_scale": "task.init_scale",
     }
     found = {names[name]: value for name, value in numbers.items() if name in names}
-    if "lr" in numbers:
-        found[names["lr"]] = numbers["lr"] * config.training.lr_scale
     fields = SAMPLERS[config.sampling.sampler].swept_fields(numbers)
     found |= objective.swept_fields(numbers)
     found |= swept_of_contrast(config.contrasting, numbers)

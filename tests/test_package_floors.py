@@ -21,7 +21,7 @@ FLOORS = [
 # Exceptions to "everything on a lower floor": losses see scores, weights see numbers, and the
 # engine knows neither users nor images.
 ALLOWED = {
-    "weights": {"stats"}, "losses": {"stats", "weights"}, "train": set(),
+    "weights": {"stats"}, "losses": {"kernels", "stats", "weights"}, "train": set(),
     "baselines": {"data", "metrics"},
 }  # fmt: skip
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_shape, is_static
+from .._density_ratio import density_ratio, end_densities, target_proportions
 from .._hyperparams import check_arguments, per_anchor
 from ..kernels import row_log_sums
-from ..weights._negatives import density_ratio, end_densities, target_proportions
 from ._batch_scores import check_pair, own_scores
 from ._contrastive import (
     bayesian_contrastive,

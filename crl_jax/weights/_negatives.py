@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._checks import check_shape
+from .._density_ratio import density_ratio, end_densities, target_proportions
 from .._floats import at_least_float32, rounded
 from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
@@ -97,15 +98,6 @@ def bayesian_weights(
     return _relative_density(easy, hard, neg, tau_plus, alpha, bins, where)
 
 
-def target_proportions(alpha: Array, beta: Array) -> tuple[Array, Array]:
-    """Proportions of easy and hard samples in the target distribution of true negatives."""
-    easy, hard = (1 - beta) * alpha, beta * (1 - alpha)
-    total = easy + hard
-    nobody = total == 0
-    total = jnp.where(nobody, 1, total)
-    return jnp.where(nobody, 1, easy / total), hard / total
-
-
 @check_arguments
 def true_negative_posterior(
     neg: Float[Array, "*batch n_neg"],
@@ -173,36 +165,6 @@ def _relative_density(
     weight = density_ratio(rank, n, easy, hard, small, big)
     weight = jnp.where(jnp.isnan(neg), jnp.nan, weight)  # NaN has no rank
     return weight if where is None else jnp.where(where, weight, 0)
-
-
-def end_densities(alpha: Array, tau_plus: Array) -> tuple[Array, Array]:
-    """The density h of unlabelled samples at the highest and the lowest score; their sum is 1."""
-    small = (1 - alpha) * (1 - tau_plus) + alpha * tau_plus
-    big = alpha * (1 - tau_plus) + (1 - alpha) * tau_plus
-    return small, big
-
-
-def density_ratio(
-    rank: Array, n: Array, easy: Array, hard: Array, small: Array, big: Array
-) -> Array:
-    r"""Density ratio ``(easy (1-Φ) + hard Φ) / h`` at ranks among n scores."""
-    u, v = rank / n, (n - rank) / n  # v = 1 - u, exactly
-
-    # All terms below are non-negative, which avoids cancellation both where the quadratic
-    # degenerates (alpha or tau_plus = 0.5) and at its endpoints. In the published root,
-    # a + b = 1, b/2 = big, and the discriminant b² + 4au is 4h².
-    gap = v - small  # = big - u
-    last = v == 0  # the highest score: h = small exactly, even if its square underflows
-    h = jnp.where(last, small, jnp.sqrt(jnp.where(last, 1, gap * gap + u * v)))
-    below = gap < 0
-    h_plus_gap = jnp.where(below, u * v / jnp.where(below, h - gap, 1), h + gap)
-
-    # h = 0 only at the highest score of a perfect encoder without false negatives; the weight
-    # is constant in u there, and its limit is 1.
-    flat = h == 0
-    # Φ = u / (big + h) and 1 - Φ = (h + gap) / (big + h).
-    weight = (easy * h_plus_gap + hard * u) / jnp.where(flat, 1, (big + h) * h)
-    return jnp.where(flat, 1, weight)
 
 
 @check_arguments

@@ -4,13 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from _helpers.refusals import raises
 from _helpers.studies import prepare
 
 from experiments import _recommend, presets
 from experiments._config import SCHEMA, Config
-from experiments._ranking import objective_of, sweep_paths
+from experiments._ranking import scaled_rates
 from experiments._recommend import Recommend
 from experiments._schema import to_json
 from experiments._update import optimizer_of
@@ -89,9 +90,8 @@ def test_on_an_accelerator_it_grows_with_the_learning_rate(ratings):
     assert config.training.lr_scale == 2
     rates = [optimizer_of(each.training).learning_rate for each in (default, config)]
     assert rates[1] == 2 * rates[0]
-    numbers = {"lr": 0.1, "seeds": [0]}
-    paths = sweep_paths(config, objective_of(config), numbers)
-    assert paths["optimizer.learning_rate"] == pytest.approx(0.2)
+    numbers = {"lr": np.array([0.1]), "seeds": np.array([0])}
+    assert scaled_rates(config, numbers) == {"lr": pytest.approx([0.2]), "seeds": [0]}
     said = list(Recommend().describe_data(config, problem))
     assert "4,096 interactions per step; learning rates × 2" in said
     again = Recommend().prepare(config, problem)
