@@ -76,7 +76,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "crl_jax.models": {
         "Recommenders": "_encoder _mf _lightgcn _interaction_graph _propagation",
-        "Networks": "_network _projection",
+        "Networks": "_network _projection _remat",
         "Images": "_resnet _convolution",
         "Texts": "_bert _bert_load",
         "Graphs": "_gin _graph_batch",
@@ -114,16 +114,17 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "crl_jax.metrics": {
         "Evaluation of recommenders": "_evaluate _eval_layout",
-        "Metrics of ranked lists": "_ranking",
+        "Metrics of ranked lists": "_ranking _debiased_auc",
         "Top-k": "_top_k",
         "Sampled negatives": "_sampling",
         "Probes and neighbours": "_probe _neighbours _folds _uniformity",
+        "Mutual information": "_information",
         "Two modalities": "_retrieval",
         "Classification": "_classes",
     },
     "crl_jax.stats": {
         "Ranks": "_ranks _columns",
-        "Distributions": "_distributions",
+        "Distributions": "_distributions _parametric",
         "Variance-gamma distribution": "_variance_gamma",
     },
 }
