@@ -39,7 +39,7 @@ _LARGEST = 127 * 2**16
 
 @pytree_dataclass(eq=False)
 class BitMatrix:
-    """Matrix of zeros and ones whose sizes are multiples of :data:`BLOCK`.
+    """Matrix of zeros and ones whose sizes are multiples of 1,024.
 
     Attributes:
       words: Bits, ``[n_rows / 32, n_columns]`` of uint32.

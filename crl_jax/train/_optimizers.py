@@ -211,7 +211,7 @@ class RowOptimizer(ScheduledOptimizer):
         return _per_table(flush, params, state)
 
     def pack(self, params: Any, state: Any, mesh: Mesh | None = None) -> tuple[Any, Any]:
-        """Packs the tables for steps on a TPU; see :mod:`crl_jax.train.rows._packed`."""
+        """Packs the tables for steps on a TPU: rows and their moments in slots of whole vectors."""
         return _per_table(partial(pack_sharded, mesh), params, state)
 
     def unpack(
