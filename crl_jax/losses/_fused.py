@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_shape, is_static
+from .._checks import is_static
 from .._density_ratio import density_ratio, end_densities, target_proportions
 from .._hyperparams import check_arguments, per_anchor
 from ..kernels import row_log_sums
-from ._batch_scores import check_pair, own_scores
 from ._contrastive import (
     bayesian_contrastive,
     debiased_contrastive,
@@ -27,13 +26,13 @@ from ._tiled import (
     Loss,
     Samples,
     TileRows,
-    batch_ids,
-    mask_pairs,
     mean_loss,
     scale_gradient,
     tile_sum,
     tiled_sum,
     tiled_sum_and_gradient,
+    tower_batch,
+    view_batch,
 )
 
 # Anchors per call of the kernels. Their statistics take 512 bytes each, padded to 128 lanes, and
@@ -81,9 +80,7 @@ def fused_view_loss(
     >>> print(f"{losses.fused_view_loss(losses.info_nce, z1, z2, temperature=0.5):.5f}")
     4.89447
     """
-    check_pair("z1", z1, "z2", z2)
-    z, pos = jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2)
-    ids = jnp.tile(batch_ids(ids, z1.shape[0], axis_name), 2)
+    z, pos, ids = view_batch(z1, z2, ids, axis_name)
     return _mean_loss(loss, z, pos, z, ids, weights, axis_name, hyperparams, None, interpret)
 
 
@@ -110,13 +107,8 @@ def fused_tower_loss(
 
     Other arguments, the result and errors are those of :func:`fused_view_loss`.
     """
-    check_pair("x", x, "y", y)
-    check_shape("where", where, x.shape[:1])
-    x, y, weights = mask_pairs(x, y, weights, where)
-    ids = batch_ids(ids, x.shape[0], axis_name)
-    return _mean_loss(
-        loss, x, own_scores(x, y), y, ids, weights, axis_name, hyperparams, where, interpret
-    )
+    x, pos, y, ids, weights = tower_batch(x, y, ids, where, weights, axis_name)
+    return _mean_loss(loss, x, pos, y, ids, weights, axis_name, hyperparams, where, interpret)
 
 
 def _mean_loss(

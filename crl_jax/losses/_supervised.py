@@ -53,9 +53,7 @@ def oracle_contrastive(
     >>> print(f"{oracle_contrastive(pos, neg, true_negative=labels):.4f}")
     0.8315
     """
-    check_shape("true_negative", true_negative, neg.shape)
-    check_shape("where", where, neg.shape)
-    true = true_negative if where is None else where & true_negative
+    true = _true_negatives(true_negative, where, neg)
     a = prepare(pos, neg, temperature, true, weights)
     log_g = _estimators.oracle_log_sum(
         a.neg, true_negative=true, temperature=a.temperature, where=where
@@ -99,12 +97,17 @@ def oracle_pairwise(
     >>> print(f"{oracle_pairwise(pos, neg, true_negative=labels):.4f}")
     0.3572
     """
-    check_shape("true_negative", true_negative, neg.shape)
-    check_shape("where", where, neg.shape)
-    true = true_negative if where is None else where & true_negative
+    true = _true_negatives(true_negative, where, neg)
     a = prepare(pos, neg, temperature, true, weights)
     log_ranked = log_mean_sigmoid(margins(a, a.neg), a.where)
     return finish(-jnp.where(jnp.any(true, axis=-1), log_ranked, 0), a, reduce_fn)
+
+
+def _true_negatives(true_negative: Array, where: Array | None, neg: Array) -> Array:
+    """Mask of the valid true negatives, after checks of both shapes."""
+    check_shape("true_negative", true_negative, neg.shape)
+    check_shape("where", where, neg.shape)
+    return true_negative if where is None else where & true_negative
 
 
 @per_anchor_loss

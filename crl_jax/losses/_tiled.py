@@ -25,12 +25,12 @@ _TILE = 2**21
 # Least default number of anchors per tile: a tile then has as many elements as keys of width 32.
 # With 131,072 keys of width 128, the compiler for a TPU v5e states 1,176 million cycles for InfoNCE
 # and its gradient with 16 anchors per tile, 888 with 32, 1,301 with 64 and 954 with 128 (not
-# measured on a TPU); BCL with 512 bins needs 346 MB with 32 and 911 with 128. An H100 (JAX 0.11.2)
-# takes 1,145, 698, 442 and 331 ms for InfoNCE, and a CPU 18 % less time with 32 than with 16.
+# measured on a TPU); BCL with 512 bins needs 346 MB with 32 and 911 with 128. A CPU takes 18 % less
+# time with 32 than with 16.
 _LEAST_ROWS = 32
-# The same on GPUs. Of an H100 (JAX 0.11.2) InfoNCE and its gradient take 7.0 ms with 8,192 pairs in
-# tiles of 128 anchors and 4.4 in tiles of 512, and 698 and 331 ms with 65,536 pairs in tiles of 32
-# and 128.
+# The same on GPUs. On an H100 (JAX 0.11.2) InfoNCE and its gradient take 7.0 ms for 8,192 pairs in
+# tiles of 128 anchors and 4.4 in tiles of 512; for 65,536 pairs 1,145, 698, 442 and 331 ms in tiles
+# of 16, 32, 64 and 128.
 _GPU_TILE = 2**23
 _LEAST_GPU_ROWS = 128
 # Default number of anchors per tile of a batch of symbolic size.
@@ -86,9 +86,7 @@ def tiled_view_loss(
     >>> print(f"{tiled:.5f} {losses.info_nce(pos, neg, where=where, temperature=0.5):.5f}")
     4.89447 4.89447
     """
-    check_pair("z1", z1, "z2", z2)
-    z, pos = jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2)
-    ids = jnp.tile(batch_ids(ids, z1.shape[0], axis_name), 2)
+    z, pos, ids = view_batch(z1, z2, ids, axis_name)
     return mean_loss(loss, z, pos, z, ids, weights, rows, axis_name, hyperparams)
 
 
@@ -118,23 +116,34 @@ def tiled_tower_loss(
 
     Other arguments, the result and errors are those of :func:`tiled_view_loss`.
     """
+    x, pos, y, ids, weights = tower_batch(x, y, ids, where, weights, axis_name)
+    return mean_loss(loss, x, pos, y, ids, weights, rows, axis_name, hyperparams, where)
+
+
+def view_batch(
+    z1: Array, z2: Array, ids: Array | None, axis_name: str | None
+) -> tuple[Array, Array, Array]:
+    """Checks two views; returns the embeddings, positives' scores and ids of both."""
+    check_pair("z1", z1, "z2", z2)
+    ids = jnp.tile(_ids(ids, z1.shape[0], axis_name), 2)
+    return jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2), ids
+
+
+def tower_batch(
+    x: Array,
+    y: Array,
+    ids: Array | None,
+    where: Array | None,
+    weights: Array | None,
+    axis_name: str | None,
+) -> tuple[Array, Array, Array, Array, Array | None]:
+    """Checks pairs; returns anchors, positives' scores, keys, ids and weights, masked by zeros."""
     check_pair("x", x, "y", y)
     check_shape("where", where, x.shape[:1])
-    x, y, weights = mask_pairs(x, y, weights, where)
-    ids = batch_ids(ids, x.shape[0], axis_name)
-    return mean_loss(
-        loss, x, own_scores(x, y), y, ids, weights, rows, axis_name, hyperparams, where
-    )
-
-
-def mask_pairs(
-    x: Array, y: Array, weights: Array | None, where: Array | None
-) -> tuple[Array, Array, Array | None]:
-    """Zeroes masked pairs before any arithmetic: 0 * nan would propagate to the gradient."""
-    if where is None:
-        return x, y, weights
-    x, y = (jnp.where(where[:, None], z, 0) for z in (x, y))
-    return x, y, None if weights is None else jnp.where(where, weights, 0)
+    if where is not None:  # mask before any arithmetic: 0 * nan would propagate to the gradient
+        x, y = (jnp.where(where[:, None], z, 0) for z in (x, y))
+        weights = None if weights is None else jnp.where(where, weights, 0)
+    return x, own_scores(x, y), y, _ids(ids, x.shape[0], axis_name), weights
 
 
 class TileRows(NamedTuple):
@@ -165,7 +174,7 @@ class Samples(NamedTuple):
     real: Array
 
 
-def batch_ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
+def _ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
     """Sample ids of the anchors of a device, by default distinct over devices."""
     own = sample_ids(ids, n)
     if ids is not None or axis_name is None:

@@ -1,6 +1,5 @@
 """AUC of true negatives from positive and unlabelled scores."""
 
-from functools import partial
 from typing import Literal
 
 import jax
@@ -11,6 +10,7 @@ from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import TauPlus, check_arguments, per_anchor
 from .._reduce import count_kept
+from .._search import count_below
 
 
 @check_arguments
@@ -90,13 +90,9 @@ def _mask(where: Array | None, scores: Array) -> Array:
 
 def _zero_one(pos: Array, neg: Array, keep: Array) -> Array:
     """Returns the number of unlabelled samples below each positive; ties count half."""
-    ordered = jnp.sort(jnp.where(keep, neg, jnp.inf), axis=-1)
-    n = jnp.sum(keep, axis=-1, keepdims=True)
-    below = jax.vmap(partial(jnp.searchsorted, side="left"))(ordered, pos)
-    not_above = jax.vmap(partial(jnp.searchsorted, side="right"))(ordered, pos)
-    # Excluded samples sort last, and count for a positive of infinity only.
-    both = jnp.minimum(below, n).astype(pos.dtype), jnp.minimum(not_above, n).astype(pos.dtype)
-    return (both[0] + both[1]) / 2
+    included = jnp.where(keep, neg, jnp.nan)  # NaN is never counted
+    below, not_above = (count_below(included, pos, side) for side in ("left", "right"))
+    return (below + not_above).astype(pos.dtype) / 2
 
 
 def _sigmoid(pos: Array, neg: Array, keep: Array) -> Array:

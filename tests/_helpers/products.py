@@ -70,7 +70,7 @@ def _bind(eqn, args):
         args = [lax.reduce_precision(x, 8, 7) for x in args]
     elif any(map(_count, inner)):
         if eqn.primitive.name not in _CONTROL_FLOW:
-            # A call, such as of jit, checkpoint or a function with a gradient of its own.
+            # A call, such as of jit, checkpoint or a function with a custom gradient.
             (jaxpr,) = inner
             return _evaluate(
                 jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ()), args
