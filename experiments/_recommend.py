@@ -153,7 +153,7 @@ class Recommend(Study[Config, Problem]):
         """See :meth:`Study.complete`."""
         config = anchor(config)
         if config.objective.loss == AUTO:
-            for each, _ in _spaces(config):  # before the run directory is created
+            for each, _ in _spaces(config, problem):  # before the run directory is created
                 self.complete(each, problem)
             return config
         config = settle_options(fit_defaults(config, problem.train))
@@ -197,7 +197,8 @@ class Recommend(Study[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         if config.objective.loss == AUTO:
-            names = [*dict.fromkeys(each.objective.loss for each, _ in _spaces(config))]
+            made = [each for each, _ in _spaces(config)]
+            names = [*dict.fromkeys(each.objective.loss for each in made)]
             names += COMPETITORS if config.encoding.model == BEST else ()
             return f"the best of {', '.join(names)}"
         objective, swept = objective_of(config), swept_names(config)
@@ -256,7 +257,7 @@ class Recommend(Study[Config, Problem]):
             assert config.training.epochs is not None
             return no_search(config.training.epochs)
         if _halves(config):
-            found = [self._space(each, names, problem) for each, names in _spaces(config)]
+            found = [self._space(each, names, problem) for each, names in _spaces(config, problem)]
             fit = partial(train_points, problem)
             tuned = tune(found, fit, checkpoints, on_entry, on_stage)
             if config.encoding.model != BEST:
@@ -438,10 +439,12 @@ def _halves(config: Config) -> bool:
     return bool(protocol.tune) or (protocol.search == "halving" and has_points)
 
 
-def _spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
+def _spaces(config: Config, problem: Problem | None = None) -> list[tuple[Config, dict[str, Any]]]:
     """Returns the configurations whose sweeps a search tries, and how they differ."""
     is_searched = config.objective.loss == AUTO or bool(config.protocol.tune)
-    return spaces(config) if is_searched and not config.protocol.sweep else [(config, {})]
+    if not is_searched or config.protocol.sweep:
+        return [(config, {})]
+    return spaces(config, None if problem is None else len(problem.train))
 
 
 def _trained_on(config: Config, problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -137,7 +137,7 @@ def tune(
             remove_checkpoint(path)
         return trained
 
-    labels = [own.names.get("loss") for own in owners]
+    labels = [(own.names.get("loss"), own.names.get("encoder")) for own in owners]
     n_losses = len({*labels})
     found = train.successive_halving(
         train_points,

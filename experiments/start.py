@@ -143,12 +143,16 @@ FAMILIES: Mapping[str, Family] = {
         _TRAINING, variants=(Variant({}, {"lr": (1e-3, 3e-3, 6e-3)}), Variant({"dim": 32}, {}))
     ),
 }
+GRAPH = "lightgcn"
 _OF_COSINES = {"min_score": -1.0, "n_pos": 0}
 """Hyper-parameters of losses of cosines."""
 _LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 1e-2}
 """Each step of LightGCN propagates over the whole graph: fewer, narrower and larger steps."""
 _FIRST = 2
 """Number of losses among which ``--loss auto`` chooses without ``--tune``."""
+_MAX_GRAPH = 500_000
+"""Number of interactions up to which ``--loss auto --tune`` also tries LightGCN, since each of its
+steps costs a propagation over all of them."""
 
 
 def start(given: Mapping[str, str]) -> Config:
@@ -164,7 +168,7 @@ def start(given: Mapping[str, str]) -> Config:
     if sampler in SAMPLERS and n_neg is not None and sampler != family.sampler:
         n_neg = None if sampler == "in-batch" else family.n_neg_of_anchor
     training = family.training
-    if given.get("encoder") == "lightgcn":
+    if given.get("encoder") == GRAPH:
         training = replace(training, **_LIGHTGCN)
     is_searched = "sweep" not in given and "tune" not in given and not _has_no_search(given)
     sweep = family.search if is_searched and loss != AUTO else {}
@@ -217,28 +221,61 @@ def _has_no_search(given: Mapping[str, str]) -> bool:
 def searched() -> set[str]:
     """Returns the names of all flags that ``--tune`` may set."""
     variants = [each for family in FAMILIES.values() for each in family.variants]
-    return {name for each in variants for name in (*each.settings, *each.sweep)}
+    return {"encoder"} | {name for each in variants for name in (*each.settings, *each.sweep)}
 
 
-def spaces(config: Config) -> list[tuple[Config, dict[str, Any]]]:
+def spaces(
+    config: Config, n_interactions: int | None = None
+) -> list[tuple[Config, dict[str, Any]]]:
     """Returns configurations whose sweeps span what ``--tune`` searches, and how they differ.
 
     Numbers that the flags set, :attr:`ProtocolOptions.keep`, are not searched.
+
+    Args:
+      config: The configuration with the flags.
+      n_interactions: Number of training interactions, which limits the encoders that are tried;
+        None for no limit.
     """
     objective = OBJECTIVES[config.objective.loss]
-    if objective.candidates:
-        losses = objective.candidates if config.protocol.tune else objective.candidates[:_FIRST]
-        found = []
-        for loss in losses:
-            own, given = merged(config, loss), {*config.protocol.keep}
-            similarity = config.encoding.similarity if "similarity" in given else None
-            family = family_of(loss, similarity, own.encoding.encoder)
-            found.append((_swept(own, family.search), {"loss": loss}))
-        for loss in objective.candidates[:_FIRST] if config.protocol.tune else ():
-            others = _variants(merged(config, loss))[1:]
-            found += [(made, {"loss": loss, **settings}) for made, settings in others]
+    if not objective.candidates:
+        return _variants(config) or [(config, {})]
+    first, others = objective.candidates[:_FIRST], objective.candidates[_FIRST:]
+    found = [_of_loss(config, loss) for loss in first]
+    if not config.protocol.tune:
         return found
-    return _variants(config) or [(config, {})]
+    if _may_take_graph(config) and (n_interactions or 0) <= _MAX_GRAPH:
+        found += [_of_loss(config, loss, GRAPH) for loss in first]
+    found += [_of_loss(config, loss) for loss in others]
+    for loss in first:
+        variants = _variants(merged(config, loss))[1:]
+        found += [(made, {"loss": loss, **settings}) for made, settings in variants]
+    return found
+
+
+def _of_loss(
+    config: Config, loss: str, encoder: str | None = None
+) -> tuple[Config, dict[str, Any]]:
+    """Returns the short search of one loss of ``--loss auto``, and what distinguishes it."""
+    own = merged(config, loss, encoder)
+    similarity = config.encoding.similarity if "similarity" in config.protocol.keep else None
+    family = family_of(loss, similarity, own.encoding.encoder)
+    named = {"loss": loss} if encoder is None else {"loss": loss, "encoder": encoder}
+    return _swept(own, family.search), named
+
+
+def _may_take_graph(config: Config) -> bool:
+    """Whether no flag needs the default encoder, so that a search may try LightGCN."""
+    before = start({"loss": AUTO})
+    same = {name: getattr(before.encoding, name) for name in ("model", "similarity")}
+    training, default = config.training, before.training
+    return (
+        replace(config.encoding, **same) == before.encoding
+        and "encoder" not in config.protocol.keep
+        and config.contrasting == before.contrasting
+        and training.optimizer_mode == default.optimizer_mode
+        and training.batches == default.batches
+        and config.output.mesh is None
+    )
 
 
 def _variants(config: Config) -> list[tuple[Config, dict[str, Any]]]:
@@ -279,17 +316,23 @@ def _changed(config: Config, settings: Mapping[str, Any]) -> Config:
     return config
 
 
-def merged(config: Config, loss: str) -> Config:
+def merged(config: Config, loss: str, encoder: str | None = None) -> Config:
     """Returns the configuration of one of the losses of ``--loss auto``: its own defaults.
 
     Flags that differ from the defaults of ``--loss auto`` remain.
+
+    Args:
+      config: The configuration with the flags.
+      loss: Name of the loss.
+      encoder: Name of another encoder than that of the flags; None for that one.
 
     Raises:
       ValueError: If a hyper-parameter of a loss is given.
     """
     settle("loss", config.objective, OBJECTIVES)
-    chosen = {"encoder": config.encoding.encoder}
-    before = start({"loss": AUTO, **chosen})
+    before = start({"loss": AUTO, "encoder": config.encoding.encoder})
+    encoder = encoder or config.encoding.encoder
+    chosen = {"encoder": encoder}
     if config.sampling.sampler != before.sampling.sampler:
         chosen["sampler"] = config.sampling.sampler
     if "similarity" in config.protocol.keep:
@@ -304,6 +347,7 @@ def merged(config: Config, loss: str) -> Config:
             if value != getattr(default, name) or name in config.protocol.keep
         }
         sections[section] = replace(getattr(own, section), **changed)
+    sections["encoding"] = replace(sections["encoding"], encoder=encoder)
     return replace(config, objective=own.objective, **sections)
 
 
@@ -315,7 +359,7 @@ def family_of(loss: str, similarity: str | None, encoder: str | None) -> Family:
     """
     objective = OBJECTIVES.get(loss)
     name = "pairwise" if objective is None else objective.start
-    if encoder == "lightgcn":
+    if encoder == GRAPH:
         if name in ("pairwise", "bpr"):
             return FAMILIES[f"lightgcn-{name}"]
         cosines = similarity or (objective.similarity if objective else None)
@@ -334,7 +378,7 @@ def default_epochs(n_interactions: int) -> int:
 
 def default_batch_size(encoder: str) -> int:
     """Returns the batch size that the default learning rates are for."""
-    return int(_LIGHTGCN["batch_size"] if encoder == "lightgcn" else _TRAINING.batch_size)
+    return int(_LIGHTGCN["batch_size"] if encoder == GRAPH else _TRAINING.batch_size)
 
 
 def _is_zero(text: str) -> bool:

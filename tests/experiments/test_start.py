@@ -118,6 +118,28 @@ def test_what_is_given_is_not_searched():
 
 
 @pytest.mark.parametrize(
+    ("flags", "size", "want"),
+    [
+        ("--tune 5", 10_000, {"mf", "lightgcn"}),
+        ("--loss auto --tune 5", None, {"mf", "lightgcn"}),
+        ("--tune 5", 600_000, {"mf"}),  # each step would cost a propagation over all of them
+        ("", 10_000, {"mf"}),
+        ("--encoder mf --loss auto --tune 5", 10_000, {"mf"}),
+        ("--encoder lightgcn --loss auto --tune 5", 10_000, {"lightgcn"}),
+        ("--loss bpr --tune 5", 10_000, {"mf"}),
+        ("--loss auto --dropout 0.1 --tune 5", 10_000, {"mf"}),
+        ("--loss auto --optimizer-mode rows --tune 5", 10_000, {"mf"}),
+        ("--loss auto --similarity inner --tune 5", 10_000, {"mf", "lightgcn"}),
+    ],
+)
+def test_a_longer_search_tries_another_encoder_on_small_data(flags, size, want):
+    found = [of for of, _ in spaces(configured(flags), size)]
+    assert {of.encoding.encoder for of in found} == want
+    for of in found:
+        assert of.training.dim == (64 if of.encoding.encoder == "lightgcn" else of.training.dim)
+
+
+@pytest.mark.parametrize(
     ("flags", "model"),
     [
         ("", "best"), ("--k 5 --seeds 2 --tune 1", "best"), ("--lr 0.1 --model best", "best"),
