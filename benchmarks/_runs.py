@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from ._report import Row, print_table, read_csv, write_csv
 
 
@@ -16,6 +18,9 @@ def run(command: str, flags: Sequence[str], folder: Path) -> None:
         flags = [*flags, "--out", str(folder)]
     if status := importlib.import_module(f"experiments.{command}").main(flags):
         raise SystemExit(status)
+    # The programs of one run do not fit the data of the next, and Linux limits the number of memory
+    # regions of a process, of which each program takes some.
+    jax.clear_caches()
 
 
 def read_json(path: Path) -> Row:
