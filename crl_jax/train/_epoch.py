@@ -1,7 +1,7 @@
 """Compiled programs of :func:`crl_jax.train.fit`: epochs of all runs, or chunks of host batches."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,16 +39,12 @@ _Measured = tuple[RunStates, dict[str, Array]]
 
 @dataclass(frozen=True)
 class StaticInputs:
-    """Static arguments of the compiled programs; ``swept_paths`` are replaced for each run.
-
-    ``one_by_one`` maps the runs sequentially instead of batching them.
-    """
+    """Static arguments of the compiled programs; ``swept_paths`` are replaced for each run."""
 
     config: TrainConfig
     swept_paths: tuple[str, ...]
     updates_per_epoch: int | None
     sharding: Sharding | None = None
-    one_by_one: bool = False
 
 
 class Inputs(NamedTuple):
@@ -159,9 +155,8 @@ def _over_runs(one: Callable[..., Any]) -> CompiledFunction:
     """Compiles ``one(run, states, values, steps, epoch, n_epochs)`` for all runs.
 
     By ``vmap``, except that a single run is not batched, since batched gathers cost more, and that
-    runs with row updates, or ``one_by_one``, are mapped sequentially: batching brings them nothing
-    and costs them cache locality. ``state`` is donated; it comes first in the results. ``values``
-    has an axis ``runs``.
+    runs with row updates are mapped sequentially: batching brings them nothing and costs them cache
+    locality. ``state`` is donated; it comes first in the results. ``values`` has an axis ``runs``.
     """
 
     def program(
@@ -188,7 +183,7 @@ def _over_runs(one: Callable[..., Any]) -> CompiledFunction:
         if len(runs["seed"]) == 1:
             single = jax.tree.map(lambda leaf: leaf[0], arguments)
             outputs = jax.tree.map(lambda leaf: leaf[None], for_run(*single))
-        elif is_row or static.one_by_one:
+        elif is_row:
             outputs = jax.lax.map(lambda x: for_run(*x), arguments)
         else:
             outputs = jax.vmap(for_run)(*arguments)
@@ -217,6 +212,30 @@ def run_epochs(
     after, reports = jax.lax.scan(run_epoch, before.state, epochs)
     report = jax.tree.map(jnp.mean, reports)
     return run.measure(before._replace(state=after), report, epochs[-1] + 1)
+
+
+def run_epochs_in_turn(state: RunStates, *, runs: dict[str, Array], **fixed: Any) -> _Measured:
+    """:func:`run_epochs` for one run after the other, each by the program of a single run.
+
+    A search compiles it once for its many short trainings and the few complete ones.
+    """
+    measured = [
+        run_epochs(slice_run(state, i), runs=slice_run(runs, i), **fixed)
+        for i in range(len(runs["seed"]))
+    ]
+    return _stack_runs(measured)
+
+
+@jax.jit
+def slice_run(tree: Any, index: Any) -> Any:
+    """Returns the arrays of one run, with an axis ``runs`` of length 1."""
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, index, 1), tree)
+
+
+@jax.jit
+def _stack_runs(trees: Sequence[Any]) -> Any:
+    """Concatenates the slices of all runs."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
 
 
 def run_epochs_from_host(

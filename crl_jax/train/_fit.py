@@ -27,6 +27,8 @@ from ._epoch import (
     replace_leaf,
     run_epochs,
     run_epochs_from_host,
+    run_epochs_in_turn,
+    slice_run,
     start_runs,
     trace_chunk,
 )
@@ -147,25 +149,27 @@ def fit(
     trace_state = partial(start_runs.trace, **placed, static=static)
     check_device_memory(device, lambda: trace_state().out_info, placed, optimizer, sharding)
     state = start_runs(**placed, static=static)
-    if config.mesh is None and not isinstance(optimizer, RowOptimizer):
-        static = dataclasses.replace(static, one_by_one=not fits_batched(state))
     advance: Callable[..., Any] = partial(run_epochs, **placed, static=static)
     if isinstance(batches, HostBatches):
         advance = partial(run_epochs_from_host, batches, **placed, static=static)
+    elif (
+        config.mesh is None and not isinstance(optimizer, RowOptimizer) and not fits_batched(state)
+    ):
+        advance = partial(run_epochs_in_turn, **placed, static=static)
 
     last_epoch = int(min(stop_at or np.inf, run_params["epochs"].max()))
     loop = TrainingLoop(state, 0, [], 0.0, sharding=sharding)
     del state  # donated by the loop
-    # Checkpoints may be resumed on other devices: the fingerprint is that of a batch of runs on a
-    # single device.
+    # Checkpoints may be resumed on other devices: the fingerprint is that of the program of one run
+    # on a single device, which JAX has traced already where runs train in turn.
     static = StaticInputs(dataclasses.replace(config, mesh=None), static.swept_paths, n_updates)
     # Shapes only, so that no arrays are kept alive.
     unpadded = jax.eval_shape(loop.unpadded_state)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), unpadded)
-    trace = partial(run_epochs.trace, shapes, n_epochs=min(eval_every, last_epoch))
+    first_state, first_run = jax.eval_shape(slice_run, (unpadded, runs), 0)
+    trace = partial(run_epochs.trace, first_state, n_epochs=min(eval_every, last_epoch))
     if isinstance(batches, HostBatches):
-        trace = partial(trace_chunk, batches, shapes)
-    trace = partial(trace, runs=runs, inputs=inputs, epoch=np.int32(0), static=static)
+        trace = partial(trace_chunk, batches, first_state)
+    trace = partial(trace, runs=first_run, inputs=inputs, epoch=np.int32(0), static=static)
     loop.fingerprint = cache(partial(fingerprint, run_params, inputs, [stop_at, eval_every], trace))
     _run_loop(loop, advance, last_epoch, eval_every, [h for h in hooks if isinstance(h, Callback)])
     return _result(loop, device_hooks, run_params)

@@ -229,6 +229,17 @@ def test_a_processor_trains_large_runs_one_by_one():
         assert train._epoch.fits_batched(single)  # is not batched in any case
 
 
+def test_runs_in_turn_share_the_program_of_a_single_run(monkeypatch):
+    def programs():
+        return sum(each._cache_size() for each in train._epoch.run_epochs._programs.values())
+
+    monkeypatch.setattr(train._fit, "fits_batched", lambda state: len(state.stopped) == 1)
+    before = programs()
+    line(sweep={"optimizer.learning_rate": [0.1, 0.05, 0.02]}, epochs=4)
+    line(sweep={"optimizer.learning_rate": [0.05]}, epochs=8)
+    assert programs() == before + 1
+
+
 def test_an_equal_call_compiles_nothing(compiled):
     line(epochs=3)
     compiled.clear()
