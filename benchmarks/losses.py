@@ -1,0 +1,117 @@
+"""All losses on one dataset: eight points with five seeds each, and tests against InfoNCE.
+
+For each loss of the command line, the 40 runs of matrix factorisation are one program: trained
+together, and compared on validation data. The point with the best mean over the seeds is trained
+again with all seeds on all training data, and scored on the test part. The searched number is the
+one that the defaults of the loss search: the temperature of a softmax loss, the L2 of a pairwise
+one, the learning rate of others. Completed losses are not repeated.
+
+    python -m benchmarks.losses --data ml-100k --runs runs/losses
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from crl_jax import metrics
+from experiments._saved import load_model, scored
+from experiments.objectives import OBJECTIVES
+from experiments.reproduce.outcomes import holm
+from experiments.start import family_of
+
+from ._report import RESULTS, Row, count, environment, write_csv
+from ._runs import per_seed, read_json, run, scores, show
+
+METRIC = "ndcg@20"
+PLAIN = "info_nce"
+"""Loss that the others are tested against."""
+POINTS: Mapping[str, tuple[float, ...]] = {
+    "temperature": (0.07, 0.1, 0.14, 0.2, 0.3, 0.45, 0.7, 1.2),
+    "weight_decay": (0.003, 0.01, 0.02, 0.03, 0.06, 0.1, 0.17, 0.3),
+    "lr": (5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4.5e-3, 6e-3, 9e-3),
+}
+"""Values that are tried of each searched number."""
+LOSSES = tuple(name for name, entry in OBJECTIVES.items() if not entry.candidates)
+
+
+def searched(loss: str) -> str:
+    """Returns the name of the number that is searched for a loss."""
+    return next(iter(family_of(loss, None, None).search), "lr")
+
+
+def per_user(folder: Path) -> np.ndarray:
+    """Computes the test NDCG@20 of every user, averaged over the seeds of a run."""
+    model = load_model(folder)
+    layout = metrics.eval_layout(model.known, model.test)
+    values = [
+        metrics.evaluate(*scored(model.of_seed(i)), layout, ks=(20,), auc=False)[METRIC]
+        for i in range(model.n_seeds)
+    ]
+    return np.mean(values, axis=0)
+
+
+def compare(rows: list[Row], seeds: Sequence[np.ndarray], users: Sequence[np.ndarray]) -> None:
+    """Adds to each row the difference to the plain loss, and p-values.
+
+    ``p_seeds`` is of Welch's t-test over seeds, ``p_users`` of a paired t-test over users, each
+    averaged over seeds. Both are two-sided, and adjusted by Holm's method over all losses.
+
+    Args:
+      rows: The rows, of which one is that of the plain loss.
+      seeds: The metric of each seed, for each row.
+      users: The metric of each user, for each row.
+    """
+    plain = next(i for i, row in enumerate(rows) if row["loss"] == PLAIN)
+    others = [i for i in range(len(rows)) if i != plain]
+    by_seeds = holm([
+        stats.ttest_ind(seeds[i], seeds[plain], equal_var=False).pvalue for i in others
+    ])  # fmt: skip
+    by_users = holm([stats.ttest_rel(users[i], users[plain]).pvalue for i in others])
+    for i, p_seeds, p_users in zip(others, by_seeds, by_users, strict=True):
+        gain = rows[i][METRIC] - rows[plain][METRIC]
+        rows[i] |= {"gain": gain, "p_seeds": p_seeds, "p_users": p_users}
+
+
+def main() -> None:
+    """Trains all losses, and collects their results."""
+    parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="a dataset with a test part")
+    parser.add_argument("--runs", type=Path, default=Path("runs/losses"), help="run directories")
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES),
+                        help=f"by default all; {PLAIN} is always trained")  # fmt: skip
+    parser.add_argument("--seeds", type=count, default=5, help="number of seeds of each point")
+    parser.add_argument("--out", type=Path, default=RESULTS / "losses.csv")
+    args = parser.parse_args()
+    n_seeds = str(args.seeds)
+    rows, seeds, users = [], [], []
+    for loss in dict.fromkeys((PLAIN, *args.losses)):
+        folder, name = args.runs / loss, searched(loss)
+        values = ",".join(map(str, POINTS[name]))
+        run(
+            "recommend",
+            ["--data", str(args.data), "--loss", loss, "--sweep", f"{name}={values}",
+             "--search-seeds", n_seeds, "--seeds", n_seeds, "--k", "20", "--baselines", "none"],
+            folder,
+        )  # fmt: skip
+        found = read_json(folder / "metrics.json")
+        of_seeds = np.array([row[METRIC] for row in per_seed(folder)])
+        rows.append({
+            "loss": loss, "searched": name, "chosen": found["chosen"]["point"][name],
+            METRIC: scores(folder)[METRIC], f"{METRIC}_std": float(of_seeds.std(ddof=1)),
+            "seconds": found["seconds"],
+        })  # fmt: skip
+        seeds.append(of_seeds)
+        users.append(per_user(folder))
+    compare(rows, seeds, users)
+    rows.sort(key=lambda row: -row[METRIC])
+    write_csv(
+        args.out, [{**row, **environment("crl_jax", "jax", "jaxlib", "numpy")} for row in rows]
+    )
+    show(rows, ("loss", "searched", "chosen", METRIC, "gain", "p_seeds", "p_users", "seconds"))
+
+
+if __name__ == "__main__":
+    main()
