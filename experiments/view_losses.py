@@ -69,6 +69,10 @@ def _hard(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
     return weights.hard_weights(neg, beta=of["beta"], temperature=of["temperature"], where=where)
 
 
+def _adjusted(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
+    return weights.gaussian_weights(neg, mu=of["mu"], sigma=of["sigma"], where=where)
+
+
 def _bayesian(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
     own = {name: of[name] for name in ("tau_plus", "alpha", "beta")}
     return weights.bayesian_weights(neg, **own, where=where)
@@ -102,6 +106,8 @@ LOSSES = Registry(
             weigh=_bayesian,
         ),
         "decoupled": LossEntry(loss=losses.decoupled_contrastive),
+        "adnce": LossEntry(loss=losses.adjusted_contrastive, weigh=_adjusted),
+        "info_nce_plus": LossEntry(loss=losses.info_nce_plus),
     },
     make=lambda loss: LossEntry(loss=loss),
 )

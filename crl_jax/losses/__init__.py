@@ -32,13 +32,14 @@ losses must not overflow: in float32, keep logits below 1.7e38 in magnitude.
 
 The contrastive losses differ only in how they estimate the sum over true negatives:
 ``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``, ``debiased_log_sum``,
-``hard_log_sum`` and ``bayesian_log_sum``, or with ``oracle_log_sum`` of labels. Some losses take
-other inputs: several positives, additional items or users, the sampling distribution of the
-negatives, a square score matrix, or distances and embeddings.
+``hard_log_sum``, ``adjusted_log_sum`` and ``bayesian_log_sum``, or with ``oracle_log_sum`` of
+labels. Some losses take other inputs: several positives, additional items or users, the sampling
+distribution of the negatives, a square score matrix, or distances and embeddings.
 """
 
 from .._reduce import ReduceFn as ReduceFn
 from .._reduce import masked_mean as masked_mean
+from ._attention import attention_contrastive as attention_contrastive
 from ._batch_scores import BatchScores as BatchScores
 from ._batch_scores import normalize as normalize
 from ._batch_scores import tower_scores as tower_scores
@@ -52,13 +53,16 @@ from ._clip import proto_nce as proto_nce
 from ._common import accepts_where as accepts_where
 from ._common import is_per_anchor_loss as is_per_anchor_loss
 from ._common import per_anchor_loss as per_anchor_loss
+from ._contrastive import adjusted_contrastive as adjusted_contrastive
 from ._contrastive import bayesian_contrastive as bayesian_contrastive
 from ._contrastive import bilateral_softmax as bilateral_softmax
 from ._contrastive import cosine_contrastive as cosine_contrastive
 from ._contrastive import debiased_contrastive as debiased_contrastive
+from ._contrastive import debiased_cosine_contrastive as debiased_cosine_contrastive
 from ._contrastive import decoupled_contrastive as decoupled_contrastive
 from ._contrastive import hard_contrastive as hard_contrastive
 from ._contrastive import info_nce as info_nce
+from ._contrastive import info_nce_plus as info_nce_plus
 from ._denoising import reweighted_bce as reweighted_bce
 from ._denoising import reweighted_bpr as reweighted_bpr
 from ._denoising import truncated_bce as truncated_bce
@@ -68,6 +72,7 @@ from ._distances import half_square as half_square
 from ._distances import half_squared_hinge as half_squared_hinge
 from ._distances import pair_contrastive as pair_contrastive
 from ._distances import uniformity as uniformity
+from ._estimators import adjusted_log_sum as adjusted_log_sum
 from ._estimators import bayesian_log_sum as bayesian_log_sum
 from ._estimators import biased_log_sum as biased_log_sum
 from ._estimators import debiased_log_sum as debiased_log_sum

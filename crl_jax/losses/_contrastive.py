@@ -203,6 +203,48 @@ def bayesian_contrastive(
 
 @per_anchor_loss
 @check_arguments
+def adjusted_contrastive(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    mu: hp.Finite = 0.7,
+    sigma: hp.Positive = 0.5,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Adjusted InfoNCE loss (ADNCE), with Gaussian weights for the negatives.
+
+    .. math:: \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + \sum_j w_j e^{s_j/t}}
+
+    with :math:`w` from :func:`crl_jax.weights.gaussian_weights`, treated as constant in the
+    gradient. InfoNCE emphasizes the highest scores, which may be false negatives; these weights
+    shift the emphasis towards the score :math:`\mu`. Tends to :func:`info_nce` as
+    :math:`\sigma \to \infty`.
+
+    Args:
+      mu: Score :math:`\mu` with the largest weight, in units of the undivided scores; the default
+        is that of CIFAR-10 with cosine similarities.
+      sigma: Width :math:`\sigma > 0` of the weights, likewise. ``mu`` and ``sigma`` are scalars or
+        arrays that broadcast to ``[*batch]``.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Wu et al., `Understanding Contrastive Learning via Distributionally Robust Optimization
+      <https://arxiv.org/abs/2310.11048>`_, 2023, ADNCE, and its published code.
+
+    >>> pos, neg = jnp.array([0.8]), jnp.array([[0.7, 0.1, -0.2]])
+    >>> print(f"{adjusted_contrastive(pos, neg, mu=0.7, sigma=0.5):.4f}")
+    1.1542
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    return _contrastive(_estimators.adjusted_log_sum, a, reduce_fn, mu=mu, sigma=sigma)
+
+
+@per_anchor_loss
+@check_arguments
 def decoupled_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -296,6 +338,63 @@ def bilateral_softmax(
 
 @per_anchor_loss
 @check_arguments
+def info_nce_plus(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    inclusion: hp.NonNegative = 0.0,
+    repulsion: hp.NonNegative = 1.1,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""InfoNCE+ and MINE+ losses: InfoNCE with weights of the positive and of the denominator.
+
+    .. math:: \ell = -\frac{s^+}t + \lambda \log\Bigl(\epsilon\,e^{s^+/t} + \sum_j e^{s_j/t}\Bigr)
+
+    With :math:`\epsilon = \lambda = 1`, equal to :func:`info_nce`; with
+    :math:`\epsilon = 0, \lambda = 1` to :func:`decoupled_contrastive`. MINE+ is the default
+    :math:`\epsilon = 0` with the mean in place of the sum, which subtracts the constant
+    :math:`\lambda \log N`: the value of :func:`bilateral_softmax` with one positive.
+
+    Unless :math:`\epsilon = \lambda = 1`, the loss is bounded below only if the scores are, as
+    cosine similarities are.
+
+    Args:
+      inclusion: Weight :math:`\epsilon \ge 0` of the positive in the denominator; a scalar or an
+        array that broadcasts to ``[*batch]``.
+      repulsion: Weight :math:`\lambda \ge 0` of the log-denominator; a scalar or an array that
+        broadcasts to ``[*batch]``. Published values are 1.1 to 1.2.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Li et al., `Revisiting Recommendation Loss Functions through Contrastive Learning
+      <https://arxiv.org/abs/2312.08520>`_, 2023.
+
+    >>> pos, neg = jnp.array([0.8]), jnp.array([[0.7, 0.1, -0.2]])
+    >>> print(f"{info_nce_plus(pos, neg, temperature=0.5):.4f}")
+    0.3612
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    batch, dtype = a.pos.shape, a.pos.dtype
+    inclusion = per_anchor("inclusion", inclusion, batch, dtype)
+    repulsion = per_anchor("repulsion", repulsion, batch, dtype)
+    positive = a.pos / a.temperature
+    log_g = _estimators.biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
+    if a.kept is not None:
+        log_g = jnp.where(a.kept, log_g, 0)
+    # The log-denominator minus the positive's logit: with epsilon = lambda = 1, nothing cancels.
+    excluded = inclusion == 0
+    log_inclusion = jnp.log(jnp.where(excluded, 1, inclusion))
+    behind = log_g - positive
+    behind = jnp.where(excluded, behind, log_inclusion + softplus(behind - log_inclusion))
+    return finish(repulsion * behind + (repulsion - 1) * positive, a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
 def cosine_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -336,6 +435,66 @@ def cosine_contrastive(
     repulsion = per_anchor("repulsion", repulsion, batch, dtype)
     excess = jnp.maximum(a.neg / a.temperature - margin, 0)
     return finish(1 - a.pos / a.temperature + repulsion * row_mean(excess, a.where), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def debiased_cosine_contrastive(
+    pos: Float[Array, "..."],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    tau_plus: hp.TauPlus = 0.05,
+    margin: hp.NonNegative = 0.4,
+    repulsion: hp.NonNegative = 1.0,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Debiased cosine contrastive loss (debiased CCL); corrects CCL for false negatives.
+
+    .. math::
+        \ell = 1 - \frac{s^+}t + \frac{\lambda}{\tau^-} \Bigl[
+            \frac1N \sum_j h(s_j) - \tau^+ \frac1K \sum_k h(s^+_k)\Bigr],
+        \qquad h(s) = \max\Bigl(\frac st - m,\, 0\Bigr)
+
+    :func:`cosine_contrastive` with an unbiased estimate of its mean over true negatives. The loss
+    is pointwise, so that the correction is linear and needs no floor. Equal to
+    :func:`cosine_contrastive` for ``tau_plus=0``.
+
+    Args:
+      pos: Scores of the positives. With shape ``[*batch]``, the positive is also the single
+        sample, :math:`K = 1`, that estimates the false-negative term. With shape
+        ``[*batch, 1 + M]`` (same rank as ``neg``), column 0 is the positive and the other M
+        columns are the samples, :math:`K = M`.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative; a scalar or an
+        array that broadcasts to ``[*batch]``.
+
+    Other arguments and the result are those of :func:`cosine_contrastive`, the errors those of
+    :func:`bpr`.
+
+    References:
+      Li et al., `Revisiting Recommendation Loss Functions through Contrastive Learning
+      <https://arxiv.org/abs/2312.08520>`_, 2023; Jin and Li, `(Debiased) Contrastive Learning Loss
+      for Recommendation <https://arxiv.org/abs/2312.08517>`_, 2023.
+
+    >>> pos, neg = jnp.array([[0.75, 0.5, 0.25]]), jnp.array([[0.5, -0.5]])
+    >>> loss = debiased_cosine_contrastive(pos, neg, tau_plus=0.5, margin=0.25, repulsion=2.0)
+    >>> print(loss)  # 0.25 + 4 (0.125 - 0.5 0.125)
+    0.5
+    """
+    a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
+    batch, dtype = a.pos.shape, a.pos.dtype
+    tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
+    margin = expand_anchor_axis(per_anchor("margin", margin, batch, dtype))
+    repulsion = per_anchor("repulsion", repulsion, batch, dtype)
+
+    def mean_excess(scores: Array, where: Array | None) -> Array:
+        return row_mean(jnp.maximum(scores / a.temperature - margin, 0), where)
+
+    false = tau_plus * mean_excess(_draws(a), None)
+    true = (mean_excess(a.neg, a.where) - false) / (1 - tau_plus)
+    return finish(1 - a.pos / a.temperature + repulsion * true, a, reduce_fn)
 
 
 def _contrastive(

@@ -16,7 +16,7 @@ from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import masked_mean
-from ..weights import bayesian_weights
+from ..weights import bayesian_weights, gaussian_weights
 from ._logspace import log_count, log_debiased, log_mean_exp, log_sum_exp, tilted_log_mean_exp
 
 
@@ -175,6 +175,38 @@ def hard_log_sum(
     log_mean = tilted_log_mean_exp(logits, beta, where=where)
     log_g = debias(log_mean, log_count(neg, where), pos, tau_plus, min_score, temperature)
     return log_g if where is None else jnp.where(jnp.any(where, axis=-1), log_g, -jnp.inf)
+
+
+@check_arguments
+def adjusted_log_sum(
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    mu: hp.Finite,
+    sigma: hp.Positive,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+) -> Float[Array, "*batch"]:
+    r"""Sum over negatives with Gaussian weights, the largest for scores near :math:`\mu`.
+
+    .. math:: G = \sum_j w_j e^{s_j/t}
+
+    with :math:`w` from :func:`crl_jax.weights.gaussian_weights`, treated as constant in the
+    gradient.
+
+    Arguments, result and errors are those of :func:`biased_log_sum` and
+    :func:`crl_jax.weights.gaussian_weights`.
+
+    References:
+      Wu et al., `Understanding Contrastive Learning via Distributionally Robust Optimization
+      <https://arxiv.org/abs/2310.11048>`_, 2023, ADNCE.
+
+    >>> neg = jnp.array([-0.2, 0.7, 1.0])
+    >>> print(f"{adjusted_log_sum(neg, mu=0.7, sigma=0.5):.4f} {biased_log_sum(neg):.4f}")
+    1.8811 1.7139
+    """
+    logits = _logits(neg, temperature, where)
+    w = gaussian_weights(neg, mu=mu, sigma=sigma, where=where)
+    return log_sum_exp(logits, weights=jax.lax.stop_gradient(w))
 
 
 @check_arguments

@@ -18,7 +18,8 @@ negatives, the encoder quality ``alpha`` (its AUC) and the emphasis ``beta`` on 
 
 Weights are plain arrays. A loss that treats them as constants applies
 ``jax.lax.stop_gradient`` itself. :func:`hard_weights` is the exponential tilting of hard
-negative mining, whose gradient is part of the method.
+negative mining, whose gradient is part of the method; :func:`gaussian_weights` decrease again for
+the highest scores.
 
 The hyper-parameters can be estimated (:func:`estimate_alpha`, :func:`estimate_tau_plus`) or
 scheduled (:func:`warmup_alpha`, :func:`measured_alpha`), and posteriors evaluated
@@ -37,6 +38,7 @@ from ._estimates import TauPlusEstimate as TauPlusEstimate
 from ._estimates import estimate_alpha as estimate_alpha
 from ._estimates import estimate_tau_plus as estimate_tau_plus
 from ._negatives import bayesian_weights as bayesian_weights
+from ._negatives import gaussian_weights as gaussian_weights
 from ._negatives import hard_weights as hard_weights
 from ._negatives import true_negative_posterior as true_negative_posterior
 from ._positives import confidence_density as confidence_density

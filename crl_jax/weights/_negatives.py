@@ -1,4 +1,4 @@
-r"""Importance weights of unlabelled negatives: Bayesian, from their ranks, and exponential.
+r"""Importance weights of negatives: Bayesian, from their ranks; exponential and Gaussian.
 
 Score model of one anchor: two i.i.d. draws from a distribution :math:`\Phi` are the scores
 of a true and a false negative, where the true negative has the lower score with probability
@@ -23,6 +23,9 @@ from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
 from .._scaling import subtract_row_max
 from ..stats import binned_ranks, ranks
+
+# Largest distance, in standard deviations, that a Gaussian weight resolves: its square is finite.
+_FARTHEST = 1e18
 
 
 @check_arguments
@@ -216,3 +219,66 @@ def hard_weights(
     tilt = beta * jnp.maximum(below, float(jnp.finfo(neg.dtype).min))
     count = expand_anchor_axis(count_kept(neg, where)).astype(neg.dtype)
     return count * jax.nn.softmax(tilt, axis=-1, where=where)
+
+
+@check_arguments
+def gaussian_weights(
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    mu: hp.Finite,
+    sigma: hp.Positive,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+) -> Float[Array, "*batch n_neg"]:
+    r"""Gaussian negative weights (ADNCE), largest for scores near :math:`\mu`.
+
+    .. math::
+        w_j = \frac{\varphi_j}{\frac1N \sum_i \varphi_i},
+        \qquad \varphi_j = \exp\Bigl(-\frac{(s_j - \mu)^2}{2 \sigma^2}\Bigr)
+
+    Unlike :func:`hard_weights`, they decrease again above :math:`\mu`, where negatives are likely
+    to be false. Their mean is 1; :math:`\sigma \to \infty` gives weights of 1. Gradients flow
+    through the weights; :func:`crl_jax.losses.adjusted_contrastive` treats them as constants.
+
+    Args:
+      neg: Scores :math:`s_j` of the negatives, not divided by the temperature, shape
+        ``[*batch, n_neg]``.
+      mu: Score :math:`\mu` with the largest weight; a scalar or an array that broadcasts to
+        ``[*batch]``. Published values for cosine similarities are 0.5 to 0.8.
+      sigma: Width :math:`\sigma > 0`, in units of scores; a scalar or an array that broadcasts to
+        ``[*batch]``. Published values are 0.5 and 1.
+      where: Mask of the :math:`N` valid negatives, ``[*batch, n_neg]``; others have weight 0.
+
+    Returns:
+      Weights :math:`w_j` in [0, N], shape of ``neg``, at least float32; finite for all scores.
+
+    Raises:
+      ValueError: If a shape does not match or a hyper-parameter is out of range.
+
+    References:
+      Wu et al., `Understanding Contrastive Learning via Distributionally Robust Optimization
+      <https://arxiv.org/abs/2310.11048>`_, 2023, ADNCE, and its published code.
+
+    >>> w = gaussian_weights(jnp.array([-0.2, 0.7, 1.0]), mu=0.7, sigma=0.5)
+    >>> print(np.asarray(w).round(3))
+    [0.292 1.476 1.232]
+    """
+    check_shape("where", where, neg.shape)
+    (neg,) = at_least_float32(neg)
+    mu, sigma = (
+        expand_anchor_axis(per_anchor(name, value, neg.shape[:-1], neg.dtype))
+        for name, value in (("mu", mu), ("sigma", sigma))
+    )
+    if where is not None:  # mask first: 0 * NaN would reach the gradients of mu and sigma
+        neg = jnp.where(where, neg, 0)
+
+    # Relative to the score nearest to the mean: far from it, the squares have no common digits.
+    distance = jax.lax.stop_gradient(jnp.abs(neg - mu))
+    distance = distance if where is None else jnp.where(where, distance, jnp.inf)
+    is_nearest = distance == jnp.min(distance, axis=-1, keepdims=True)
+    nearest = jnp.max(jnp.where(is_nearest, neg, -jnp.inf), axis=-1, keepdims=True)
+    nearest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(nearest), jnp.nan, nearest))
+    limit = _FARTHEST * sigma  # before the division, whose gradient could be 0 * inf
+    difference = jnp.clip(neg - nearest, -limit, limit) / sigma
+    total = jnp.clip((neg - mu) + (nearest - mu), -limit, limit) / sigma
+    count = expand_anchor_axis(count_kept(neg, where)).astype(neg.dtype)
+    return count * jax.nn.softmax(-difference * total / 2, axis=-1, where=where)

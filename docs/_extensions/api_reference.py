@@ -39,7 +39,7 @@ PACKAGES = (
 GROUPS: dict[str, dict[str, str]] = {
     "crl_jax.losses": {
         "Pairwise losses": "_pairwise",
-        "Contrastive losses": "_contrastive",
+        "Contrastive losses": "_contrastive _attention",
         "Losses with sigmoids": "_classification",
         "Several positives and labels": "_supervised",
         "Two modalities and prototypes": "_clip",

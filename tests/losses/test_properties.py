@@ -93,6 +93,21 @@ def np_bayesian(pos, extra, neg, m, t, tau_plus, alpha, beta):
     return from_denominator(pos, (m * w * np.exp(neg / t)).sum(-1), t)
 
 
+def np_adjusted(pos, extra, neg, m, t, mu, sigma):
+    log_w = np.where(m, -(((neg - column(mu)) / column(sigma)) ** 2) / 2, -np.inf)
+    w = np.exp(log_w - log_w.max(-1, keepdims=True))
+    return from_denominator(pos, (w / mean(w, m)[..., None] * np.exp(neg / t)).sum(-1), t)
+
+
+def np_attention(pos, extra, neg, m, t, pos_scale, neg_scale):
+    positives = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
+    a = np.exp(positives / column(pos_scale))
+    positive = (a * positives).sum(-1) / a.sum(-1)
+    b = np.exp((neg - neg.max(-1, keepdims=True)) / column(neg_scale))
+    logits = np.where(m, b / mean(b, m)[..., None] * neg / t, -np.inf)  # overflow float64
+    return np.logaddexp(0, np.logaddexp.reduce(logits, axis=-1) - positive / t)
+
+
 def np_pairwise(pos, extra, neg, m, t, tau_plus, floor=1e-2):
     mixed = mean(sigmoid((pos[..., None] - neg) / t), m)
     false = 0.5 if extra is None else sigmoid((pos[..., None] - extra) / t).mean(-1)
@@ -176,6 +191,19 @@ def np_bilateral(pos, extra, neg, m, t, repulsion, pos_temperature=None):
     return repulsion * np.log(mean(np.exp(neg / t), m)) - np.log(pull)
 
 
+def np_info_nce_plus(pos, extra, neg, m, t, inclusion, repulsion):
+    g = (m * np.exp(neg / t)).sum(-1)
+    ahead = np.log1p((g + (inclusion - 1) * np.exp(pos / t)) / np.exp(pos / t))
+    return repulsion * ahead + (repulsion - 1) * pos / t
+
+
+def np_debiased_cosine(pos, extra, neg, m, t, tau_plus, margin, repulsion):
+    draws = pos[..., None] if extra is None else extra
+    mixed = mean(np.maximum(neg / t - column(margin), 0), m)
+    false = np.maximum(draws / t - column(margin), 0).mean(-1)
+    return 1 - pos / t + repulsion * (mixed - tau_plus * false) / (1 - tau_plus)
+
+
 def np_cosine(pos, extra, neg, m, t, margin, repulsion):
     return 1 - pos / t + repulsion * mean(np.maximum(neg / t - column(margin), 0), m)
 
@@ -239,6 +267,7 @@ BAYES = dict(tau_plus=0.1, alpha=0.8, beta=0.7)
 UNBOUNDED = dict(tau_plus=0.1, min_score=-np.inf)
 SMALL = dict(drop_rate=0.33)
 TRUST = dict(exponent=0.7)
+SCALES = dict(pos_scale=0.8, neg_scale=1.2)
 NOISE = ("pos_log_noise", "neg_log_noise")
 
 
@@ -267,6 +296,9 @@ LOSSES = {
     "debiased_extra": Case(losses.debiased_contrastive, np_debiased, UNBOUNDED, 3),
     "hard": Case(losses.hard_contrastive, np_hard, PRIOR | {"beta": 0.8}),
     "bayesian": Case(losses.bayesian_contrastive, np_bayesian, BAYES),
+    "adjusted": Case(losses.adjusted_contrastive, np_adjusted, dict(mu=0.6, sigma=0.8)),
+    "attention": Case(losses.attention_contrastive, np_attention, SCALES),
+    "attention_extra": Case(losses.attention_contrastive, np_attention, SCALES, 3),
     "decoupled": Case(losses.decoupled_contrastive, np_decoupled),
     "sigmoid": Case(losses.sigmoid_contrastive, np_sigmoid, dict(bias=-0.7)),
     "bilateral": Case(losses.bilateral_softmax, np_bilateral, dict(repulsion=0.8)),
@@ -274,6 +306,20 @@ LOSSES = {
         losses.bilateral_softmax, np_bilateral, dict(repulsion=1.2, pos_temperature=0.7), 3
     ),
     "cosine": Case(losses.cosine_contrastive, np_cosine, dict(margin=0.3, repulsion=2.0)),
+    "info_nce_plus": Case(
+        losses.info_nce_plus, np_info_nce_plus, dict(inclusion=0.4, repulsion=1.2)
+    ),
+    "debiased_cosine": Case(
+        losses.debiased_cosine_contrastive,
+        np_debiased_cosine,
+        PRIOR | dict(margin=0.3, repulsion=2.0),
+    ),
+    "debiased_cosine_extra": Case(
+        losses.debiased_cosine_contrastive,
+        np_debiased_cosine,
+        PRIOR | dict(margin=0.3, repulsion=2.0),
+        3,
+    ),
     "proto_nce": Case(
         losses.proto_nce, np_proto, {}, 0, ("pos_concentration", "neg_concentration")
     ),
@@ -307,11 +353,15 @@ SIGNED = (
     "bilateral",
     "bilateral_extra",
     "cosine",
+    "info_nce_plus",
+    "debiased_cosine",
+    "debiased_cosine_extra",
 )  # may be negative
 # Their formulas differ from those of other losses of the table only element by element.
 ALIKE = ("bpr", "mpr", "triplet", "linear", "pairwise", "oracle_pairwise", "debiased",
          "debiased_extra", "sigmoid", "bilateral", "cosine", "nce_ratio", "supervised",
          "supervised_own", "truncated_bpr", "reweighted_bce", "squared_hinge",
+         "attention", "info_nce_plus", "debiased_cosine", "debiased_cosine_extra",
          "exponential")  # fmt: skip
 ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
 FINITE = [name for name in LOSSES if name != "exponential"]  # which overflows float32
@@ -404,7 +454,8 @@ def each_of(fn, data, point):
 
 ENDS = {"tau_plus": [0, 0.6], "alpha": [1], "rho": [0, 1], "balance": [0, 1], "margin": [0],
         "repulsion": [0], "exponent": [0], "drop_rate": [0, 1], "bias": [9], "min_score": [0.2],
-        "pos_temperature": [5], "ratio": [40]}  # fmt: skip
+        "pos_temperature": [5], "ratio": [40], "mu": [-1], "sigma": [0.2, 30],
+        "pos_scale": [0.2, 30], "neg_scale": [0.2, 30], "inclusion": [0, 1]}  # fmt: skip
 """Values of hyper-parameters at which :func:`test_value` tests the formulas, too."""
 
 
@@ -486,6 +537,10 @@ def test_gradients_and_float64(fn, ref, hyper, n_extra, arrays, data):
     constant = {"min_score", "drop_rate"}  # an infinity, and a step function
     if fn is losses.bayesian_contrastive:  # its weights are constants
         constant |= hyper.keys() | {"neg", "temperature"}
+    if fn is losses.adjusted_contrastive:
+        constant |= {"neg", "mu", "sigma"}
+    if fn is losses.attention_contrastive:
+        constant |= {"pos", "neg", "pos_scale", "neg_scale"}
     if fn in (losses.reweighted_bce, losses.reweighted_bpr):
         constant |= {"pos", "neg", "temperature", "exponent"}
     point = at(hyper)
@@ -734,6 +789,11 @@ BAD = {
     "margin": [-0.1, np.inf],
     "repulsion": [-0.1, np.inf, 1e39],
     "ratio": [0.0, np.inf, 1e-40],
+    "mu": [-np.inf, np.inf, np.nan, 1e39],
+    "sigma": [0.0, -1.0, np.nan, 1e-40],
+    "pos_scale": [0.0, -1.0, np.nan, 1e-40],
+    "neg_scale": [0.0, -1.0, np.nan, 1e-40],
+    "inclusion": [-0.1, np.inf, 1e39],
     "drop_rate": [-0.1, 1.1, np.nan],
     "exponent": [-0.1, np.inf, 1e39],
     "bias": [-np.inf, np.inf, np.nan, 1e39],

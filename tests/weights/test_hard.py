@@ -1,4 +1,4 @@
-"""Hard weights and effective sample size."""
+"""Hard and Gaussian weights at extreme values, and effective sample size."""
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,19 @@ def test_no_score_or_concentration_is_too_large(scale):
             got, pull_back = jax.vjp(f, neg, jnp.float32(beta), jnp.float32(t))
             np.testing.assert_array_equal(got, want)
             assert all(np.isfinite(g).all() for g in pull_back(jnp.array(3 * [[1.0, -1.0]]).T))
+
+
+@pytest.mark.parametrize("scale", [1e4, 3e38])
+def test_scores_far_from_the_mean_of_gaussian_weights(scale):
+    """The nearest scores have all the weight."""
+    neg = scale * jnp.array([[0.5, -1.0, 1.0], [1.0, 1.0, -1.0]])
+
+    def f(neg, mu, sigma):
+        return quick.gaussian_weights(neg, mu=mu, sigma=sigma)
+
+    got, pull_back = jax.vjp(f, neg, jnp.float32(0), jnp.float32(0.01))
+    np.testing.assert_array_equal(got, [[3, 0, 0], [1, 1, 1]])
+    assert all(np.isfinite(g).all() for g in pull_back(jnp.array(3 * [[1.0, -1.0]]).T))
 
 
 def test_effective_sample_size():

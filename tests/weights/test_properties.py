@@ -42,6 +42,11 @@ def np_hard(s, m, beta, temperature):
     return power / (power.sum(-1, keepdims=True) / m.sum(-1, keepdims=True))
 
 
+def np_gaussian(s, m, mu, sigma):
+    shape = m * np.exp(-(((s - mu) / sigma) ** 2) / 2)
+    return shape / (shape.sum(-1, keepdims=True) / m.sum(-1, keepdims=True))
+
+
 class Case(NamedTuple):
     """Weights, their formula, and values of the hyper-parameters, of one anchor each."""
 
@@ -72,6 +77,11 @@ WEIGHTS = {
     ),
     "hard": Case(
         weights.hard_weights, np_hard, {"beta": np.array([0.0, 0.5, 1.0, 2.5])}, (1.0, 0.5, 0.1)
+    ),
+    "gaussian": Case(
+        weights.gaussian_weights,
+        np_gaussian,
+        {"mu": np.array([-0.5, 0.0, 0.7, 2.0]), "sigma": np.array([0.3, 0.5, 1.0, 30.0])},
     ),
 }
 each_case = pytest.mark.parametrize(Case._fields, WEIGHTS.values(), ids=WEIGHTS)
@@ -141,7 +151,7 @@ def test_values_and_gradients(scores, fn, ref, points, temperatures):
             slopes, got = evaluation(fn)(np.float64(s), where, np.float64(along), wide)
         want = ref(np.float64(s), where, **{k: np.expand_dims(v, -1) for k, v in wide.items()})
         np.testing.assert_allclose(got, want, rtol=1e-5 if "alpha" in points else 1e-12, atol=1e-12)
-        if fn is weights.hard_weights:
+        if fn in (weights.hard_weights, weights.gaussian_weights):
             args = {"s": np.float64(s), "m": where} | wide
             for name, slope in {"s": slopes[0], **slopes[1]}.items():
                 way, difference = differences(ref, args, along, name)
@@ -184,6 +194,8 @@ BAD = {
     "alpha": [0.4, 1.1],
     "beta": [-0.1, np.inf, 1e39],
     "temperature": [0.0, 1e-40],
+    "mu": [np.inf, -np.inf, np.nan],
+    "sigma": [0.0, -0.1, np.nan, 1e-40],
 }
 
 
