@@ -81,6 +81,8 @@ from ._estimators import hard_log_sum as hard_log_sum
 from ._estimators import oracle_log_sum as oracle_log_sum
 from ._fused import fused_tower_loss as fused_tower_loss
 from ._fused import fused_view_loss as fused_view_loss
+from ._global import global_contrastive as global_contrastive
+from ._global import update_log_mean as update_log_mean
 from ._pairwise import bpr as bpr
 from ._pairwise import debiased_pairwise as debiased_pairwise
 from ._pairwise import gbpr as gbpr

@@ -23,6 +23,10 @@ from ._fit_ranking import RankingResult as RankingResult
 from ._fit_ranking import RankingValidation as RankingValidation
 from ._fit_ranking import Stopping as Stopping
 from ._fit_ranking import fit_ranking as fit_ranking
+from ._global import ExampleState as ExampleState
+from ._global import GloFND as GloFND
+from ._global import SogCLIP as SogCLIP
+from ._global import SogCLR as SogCLR
 from ._momentum import BYOL as BYOL
 from ._momentum import BYOLState as BYOLState
 from ._momentum import MoCo as MoCo

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
@@ -148,6 +148,17 @@ class CLIP(ScoreTask):
 
     def loss(self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext) -> LossOutput:
         """Computes the mean over both halves of the real pairs; reports trainable scalars."""
+        x, y, new_variables = self.encode_pairs(params, model_state, batch, ctx)
+        learned = self.learned_hyperparams(params)
+        score_loss = self._full_loss if self.tile is None else self._tiled_loss
+        alpha = getattr(model_state, "alpha", None)
+        loss, alpha, metrics = score_loss(x, y, batch.labels, alpha, ctx, learned)
+        return loss, (with_alpha(new_variables, alpha), {**learned, **metrics})
+
+    def encode_pairs(
+        self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext
+    ) -> tuple[Float[Array, "batch dim"], Float[Array, "batch dim"], Any]:
+        """Returns normalized embeddings of both halves, and variables, in training mode."""
         check_batch_size(self, ctx)
         if self.exclude_equal and batch.labels is None:
             raise ValueError("`data` must be tasks.LabelledExamples with `exclude_equal`.")
@@ -158,22 +169,22 @@ class CLIP(ScoreTask):
             z[name], new_variables[name] = network.apply(
                 params[name], variables[name], x, train=True
             )
-        learned = self.learned_hyperparams(params)
         x, y = (normalize(z[name]) for name in _TOWERS)
-        score_loss = self._full_loss if self.tile is None else self._tiled_loss
-        alpha = getattr(model_state, "alpha", None)
-        loss, alpha, metrics = score_loss(x, y, batch.labels, alpha, ctx, learned)
-        return loss, (with_alpha(new_variables, alpha), {**learned, **metrics})
+        return x, y, new_variables
 
     def losses(
         self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
     ) -> Float[Array, "anchors"]:
         """See :meth:`ScoreTask.losses`."""
-        if self.exclude_equal:
-            assert inputs.where is not None
-            assert inputs.classes is not None
-            inputs = inputs._replace(where=inputs.where & ~inputs.classes.same)
-        return super().losses(inputs, mask, hyperparams)
+        return super().losses(self.exclude_equal_pairs(inputs), mask, hyperparams)
+
+    def exclude_equal_pairs(self, inputs: LossInputs) -> LossInputs:
+        """Masks negatives with the label of the anchor, if ``exclude_equal`` is set."""
+        if not self.exclude_equal:
+            return inputs
+        assert inputs.where is not None
+        assert inputs.classes is not None
+        return inputs._replace(where=inputs.where & ~inputs.classes.same)
 
     def embed_first(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
@@ -224,12 +235,7 @@ class CLIP(ScoreTask):
         self, x: Array, y: Array, labels: Any, alpha: Any, ctx: StepContext, learned: dict[str, Any]
     ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
         """Computes the loss from the scores of all anchors at once."""
-        directions = tower_scores(x, y), tower_scores(y, x)
-        pos, neg, where = (jnp.concatenate(pair) for pair in zip(*directions))
-        both = both_views(ctx)
-        where = where & both.where[:, None] & ctx.where[None, :]  # padding is not a negative
-        classes = class_masks(None if labels is None else jnp.tile(labels, 2), labels)
-        return self.score_loss(LossInputs(pos, neg, where, classes), alpha, both, **learned)
+        return self.score_loss(pair_inputs(x, y, labels, ctx), alpha, both_views(ctx), **learned)
 
     def _tiled_loss(
         self, x: Array, y: Array, labels: Any, alpha: Any, ctx: StepContext, learned: dict[str, Any]
@@ -262,3 +268,17 @@ class CLIP(ScoreTask):
             for a, b in ((x, y), (y, x))
         )
         return (forward + backward) / 2, alpha, metrics
+
+
+def pair_inputs(
+    first: Float[Array, "batch dim"],
+    second: Float[Array, "batch dim"],
+    labels: Int[Array, "batch"] | None,
+    ctx: StepContext,
+) -> LossInputs:
+    """Returns the scores of both halves as anchors, first halves first; padding is no negative."""
+    directions = tower_scores(first, second), tower_scores(second, first)
+    pos, neg, where = (jnp.concatenate(pair) for pair in zip(*directions))
+    where = where & both_views(ctx).where[:, None] & ctx.where[None, :]
+    classes = class_masks(None if labels is None else jnp.tile(labels, 2), labels)
+    return LossInputs(pos, neg, where, classes)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import info_nce, oracle_contrastive, punce, supervised_contrastive, view_scores
@@ -68,15 +68,25 @@ class SimCLR(ScoreTask, TwoViewTask):
     def loss(self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext) -> LossOutput:
         """Computes the mean over both views of the real examples."""
         check_batch_size(self, ctx)
-        views, variables = self.encode_views(params, model_state, batch.first, batch.second)
-        scores = view_scores(*views)
-        ctx = both_views(ctx)
-        # Padding is not a negative.
-        where = scores.where & (ctx.where[:, None] & ctx.where[None, :])
-        labels = None if batch.labels is None else jnp.tile(batch.labels, 2)
-        classes = class_masks(labels, labels)
-        inputs = LossInputs(scores.pos, scores.neg, where, classes)
-        return self.state_loss(inputs, model_state, variables, ctx)
+        (first, second), variables = self.encode_views(
+            params, model_state, batch.first, batch.second
+        )
+        inputs = view_inputs(first, second, batch.labels, ctx)
+        return self.state_loss(inputs, model_state, variables, both_views(ctx))
+
+
+def view_inputs(
+    first: Float[Array, "batch dim"],
+    second: Float[Array, "batch dim"],
+    labels: Int[Array, "batch"] | None,
+    ctx: StepContext,
+) -> LossInputs:
+    """Returns the scores of both views as anchors; padding is not a negative."""
+    scores = view_scores(first, second)
+    real = both_views(ctx).where
+    where = scores.where & (real[:, None] & real[None, :])
+    labels = None if labels is None else jnp.tile(labels, 2)
+    return LossInputs(scores.pos, scores.neg, where, class_masks(labels, labels))
 
 
 @pytree_dataclass

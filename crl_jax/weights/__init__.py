@@ -23,7 +23,8 @@ the highest scores.
 
 The hyper-parameters can be estimated (:func:`estimate_alpha`, :func:`estimate_tau_plus`) or
 scheduled (:func:`warmup_alpha`, :func:`measured_alpha`), and posteriors evaluated
-(:func:`posterior_by_label`, :func:`posterior_calibration`). For noisy positives,
+(:func:`posterior_by_label`, :func:`posterior_calibration`). :func:`update_threshold` learns the
+score of an anchor above which negatives are false. For noisy positives,
 :func:`small_loss_weights` and :func:`reliability_weights` down-weight samples with a large loss.
 """
 
@@ -53,3 +54,4 @@ from ._schedules import measured_alpha as measured_alpha
 from ._schedules import ramp_drop_rate as ramp_drop_rate
 from ._schedules import update_measured_alpha as update_measured_alpha
 from ._schedules import warmup_alpha as warmup_alpha
+from ._thresholds import update_threshold as update_threshold

@@ -39,7 +39,7 @@ PACKAGES = (
 GROUPS: dict[str, dict[str, str]] = {
     "crl_jax.losses": {
         "Pairwise losses": "_pairwise",
-        "Contrastive losses": "_contrastive _attention",
+        "Contrastive losses": "_contrastive _attention _global",
         "Losses with sigmoids": "_classification",
         "Several positives and labels": "_supervised",
         "Two modalities and prototypes": "_clip",
@@ -51,6 +51,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "crl_jax.weights": {
         "Weights of negatives": "_negatives",
+        "Thresholds of false negatives": "_thresholds",
         "Weights of positives": "_positives",
         "Estimation of hyper-parameters": "_estimates",
         "Evaluation of weights": "_diagnostics",
@@ -85,7 +86,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Recommendation": "_fit_ranking _tune _ranking _batch",
         "Auxiliary losses": "_auxiliary",
         "Noisy interactions": "_confidence",
-        "Two views": "_views _simclr _momentum _pcl",
+        "Two views": "_views _simclr _global _momentum _pcl",
         "Two modalities": "_clip",
         "Triplets and classification": "_triplets _classification",
         "Custom tasks on scores": "_score_task",

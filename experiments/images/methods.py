@@ -98,17 +98,39 @@ def _byol(parts: Parts, momentum: float) -> Any:
     )
 
 
+def _glofnd(parts: Parts, warm_up_epochs: int, **values: Any) -> Any:
+    return tasks.GloFND(
+        _projected(parts), parts.augment, n_examples=len(parts.train.images),
+        warm_up=warm_up_epochs, **parts.loss, **values,
+    )  # fmt: skip
+
+
+def _sogclr(parts: Parts, warm_up_epochs: int, **values: Any) -> Any:
+    return tasks.SogCLR(
+        _projected(parts), parts.augment, _temperature(parts), n_examples=len(parts.train.images),
+        warm_up=warm_up_epochs, **values,
+    )  # fmt: skip
+
+
+def _temperature(parts: Parts) -> dict[str, Any]:
+    return {"temperature": parts.loss["hyperparams"]["temperature"]}
+
+
 def _by_labels(task: Callable[..., Any]) -> Callable[[Parts], Any]:
     """Returns the ``make`` of a task with labels and its own loss."""
 
     def make(parts: Parts) -> Any:
-        temperature = {"temperature": parts.loss["hyperparams"]["temperature"]}
-        return task(_projected(parts), parts.augment, temperature)
+        return task(_projected(parts), parts.augment, _temperature(parts))
 
     return make
 
 
 _MOCO = declared(tasks.MoCo, "queue", "momentum", defaults={"momentum": 0.99}, sweeps=False)
+
+_THRESHOLDS = {
+    **declared(tasks.GloFND, "false_negative_share", "threshold_rate", sweeps=False),
+    "warm_up_epochs": count(20, "Number of epochs before the first update of the thresholds"),
+}
 
 
 METHODS: Mapping[str, Method] = {
@@ -125,6 +147,16 @@ METHODS: Mapping[str, Method] = {
         help="SimCLR on the first features, without a head",
         hyperparams={"first_features": count(64, "Features that the loss sees", COUNT)},
         make=_direct,
+    ),
+    "glofnd": Method(source=tasks.GloFND, hyperparams=_THRESHOLDS, make=_glofnd),
+    "sogclr": Method(
+        source=tasks.SogCLR,
+        hyperparams={
+            **_THRESHOLDS,
+            **declared(tasks.SogCLR, "gamma", "false_negative_share", sweeps=False),
+        },
+        make=_sogclr,
+        takes_loss=False,
     ),
     "protonce": Method(
         source=tasks.PCL,

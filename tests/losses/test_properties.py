@@ -108,6 +108,11 @@ def np_attention(pos, extra, neg, m, t, pos_scale, neg_scale):
     return np.logaddexp(0, np.logaddexp.reduce(logits, axis=-1) - positive / t)
 
 
+def np_global(pos, extra, neg, m, t, log_mean):
+    log_ratio = np.log(mean(np.exp(neg / t), m)) - log_mean
+    return log_mean + np.exp(np.minimum(log_ratio, 60)) - 1 - pos / t
+
+
 def np_pairwise(pos, extra, neg, m, t, tau_plus, floor=1e-2):
     mixed = mean(sigmoid((pos[..., None] - neg) / t), m)
     false = 0.5 if extra is None else sigmoid((pos[..., None] - extra) / t).mean(-1)
@@ -299,6 +304,7 @@ LOSSES = {
     "adjusted": Case(losses.adjusted_contrastive, np_adjusted, dict(mu=0.6, sigma=0.8)),
     "attention": Case(losses.attention_contrastive, np_attention, SCALES),
     "attention_extra": Case(losses.attention_contrastive, np_attention, SCALES, 3),
+    "global": Case(losses.global_contrastive, np_global, {}, 0, ("log_mean",)),
     "decoupled": Case(losses.decoupled_contrastive, np_decoupled),
     "sigmoid": Case(losses.sigmoid_contrastive, np_sigmoid, dict(bias=-0.7)),
     "bilateral": Case(losses.bilateral_softmax, np_bilateral, dict(repulsion=0.8)),
@@ -349,6 +355,7 @@ SIGNED = (
     "pairwise",
     "pairwise_extra",
     "decoupled",
+    "global",
     "linear",
     "bilateral",
     "bilateral_extra",
@@ -381,6 +388,7 @@ BESIDE = {  # additional arrays of some losses
     "where_pos": lambda rng, batch, n, m: mask_with_first(rng, (*batch, 1 + m)),
     "true_negative": lambda rng, batch, n, m: mask_with_first(rng, (*batch, n)),
     "labelled": lambda rng, batch, n, m: rng.random(batch) < 0.5,
+    "log_mean": lambda rng, batch, n, m: rng.normal(size=batch),
     "pos_concentration": lambda rng, batch, n, m: rng.uniform(0.5, 1.5, batch),
     "neg_concentration": lambda rng, batch, n, m: rng.uniform(0.5, 1.5, (*batch, n)),
     "pos_log_noise": lambda rng, batch, n, m: rng.uniform(-2, -1, batch),

@@ -73,6 +73,20 @@ ROWS = {
         tasks.MoCo(LINEAR, JITTER, BCL, bayesian, alpha=ALPHA, momentum=0.9, dim=5, queue=24),
         LABELLED, ("hyperparams.beta", "momentum"),
     ),
+    "SogCLR": Row(
+        tasks.SogCLR(
+            LINEAR, JITTER, {"temperature": 0.5}, n_examples=64, gamma=0.7,
+            false_negative_share=0.2, warm_up=0.0,
+        ),
+        LABELLED, ("hyperparams.temperature", "gamma", "false_negative_share", "warm_up"),
+    ),
+    "GloFND": Row(
+        tasks.GloFND(
+            LINEAR, JITTER, BCL, bayesian, alpha=ALPHA, n_examples=64, false_negative_share=0.2,
+            warm_up=0.0,
+        ),
+        LABELLED, ("hyperparams.beta", "false_negative_share", "warm_up"),
+    ),
     "BYOL": Row(
         tasks.BYOL(NORMED, JITTER, Network(predictor), momentum=0.5),
         X, ("augment.size", "momentum"), is_normed=True,
@@ -90,6 +104,13 @@ ROWS = {
             alpha=ALPHA, augment_first=JITTER,
         ),
         PAIRS, ("hyperparams.beta", "augment_first.size"),
+    ),
+    "SogCLIP": Row(
+        tasks.SogCLIP(
+            LINEAR, LINEAR, 0.5, augment_first=JITTER, n_examples=64, gamma=0.7,
+            false_negative_share=0.2, warm_up=0.0,
+        ),
+        PAIRS, ("gamma", "false_negative_share", "warm_up"),
     ),
     "CLIP, tiled": Row(
         tasks.CLIP(
@@ -234,7 +255,7 @@ def test_a_queue_holds_the_keys_of_the_last_batches():
         stepped("MoCo", replace(ROWS["MoCo"].task, queue=7))
 
 
-@pytest.mark.parametrize("name", ["MoCo", "BYOL", "CLIP, tiled", "texts", "graphs"])
+@pytest.mark.parametrize("name", ["MoCo", "SogCLR", "BYOL", "CLIP, tiled", "texts", "graphs"])
 def test_many_devices_give_what_one_gives(name):
     """Negatives, batch statistics, queues and dropout are those of the whole batch."""
     spread = stepped(name, SHARDED.get(name), TrainConfig(8, mesh=MESH))
