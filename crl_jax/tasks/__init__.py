@@ -31,6 +31,8 @@ from ._momentum import BYOL as BYOL
 from ._momentum import BYOLState as BYOLState
 from ._momentum import MoCo as MoCo
 from ._momentum import MoCoState as MoCoState
+from ._multiview import MultiView as MultiView
+from ._multiview import MultiViewBatch as MultiViewBatch
 from ._pcl import PCL as PCL
 from ._pcl import Clustering as Clustering
 from ._pcl import PCLState as PCLState

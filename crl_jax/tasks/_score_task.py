@@ -72,13 +72,14 @@ class LossInputs(NamedTuple):
     """Scores of a batch and their masks.
 
     Attributes:
-      pos: Score of each anchor with its positive, ``[anchors]``.
+      pos: Score of each anchor with its positive, ``[anchors]``, or with several of them,
+        ``[anchors, positives]``.
       neg: Scores with all keys, ``[anchors, keys]``.
       where: Mask of the keys that are negatives, ``[anchors, keys]``; None for all.
       classes: Masks by class; None without labels.
     """
 
-    pos: Float[Array, "anchors"]
+    pos: Float[Array, "anchors *positives"]
     neg: Float[Array, "anchors keys"]
     where: Bool[Array, "anchors keys"] | None = None
     classes: ClassMasks | None = None
@@ -207,7 +208,7 @@ class AlphaFromViews(AlphaEstimator):
         """See :meth:`AlphaEstimator.measure`."""
         assert inputs.where is not None
         pos, neg, where = (x[:AUC_ANCHORS] for x in (inputs.pos, inputs.neg, inputs.where))
-        auc = estimate_alpha(pos[:, None], neg, where_neg=where)
+        auc = estimate_alpha(pos.reshape(len(pos), -1), neg, where_neg=where)
         tau_plus = jnp.asarray(tau_plus, auc.dtype)
         return jnp.clip((auc - tau_plus / 2) / (1 - tau_plus), 0.5, 1), jnp.any(where)
 

@@ -86,7 +86,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Recommendation": "_fit_ranking _tune _ranking _batch",
         "Auxiliary losses": "_auxiliary",
         "Noisy interactions": "_confidence",
-        "Two views": "_views _simclr _global _momentum _pcl",
+        "Two views": "_views _simclr _multiview _global _momentum _pcl",
         "Two modalities": "_clip",
         "Triplets and classification": "_triplets _classification",
         "Custom tasks on scores": "_score_task",

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from crl_jax import data, models, tasks
+from crl_jax import data, losses, models, tasks
 
 from .._ranges import COUNT
 from .._registry import Entry, count, declared
@@ -61,6 +61,13 @@ def _projected(parts: Parts, head: Any = None) -> models.Network:
 
 def _simclr(parts: Parts) -> Any:
     return tasks.SimCLR(_projected(parts), parts.augment, **parts.loss)
+
+
+def _attention(parts: Parts, positive_views: int, **scales: float) -> Any:
+    hyperparams = {**_temperature(parts), **scales}
+    return tasks.MultiView(
+        _projected(parts), parts.augment, hyperparams, n_positives=positive_views
+    )
 
 
 def _direct(parts: Parts, first_features: int) -> Any:
@@ -147,6 +154,15 @@ METHODS: Mapping[str, Method] = {
         help="SimCLR on the first features, without a head",
         hyperparams={"first_features": count(64, "Features that the loss sees", COUNT)},
         make=_direct,
+    ),
+    "attention_nce": Method(
+        help="AttentionNCE: attention over several positive views and over negatives",
+        hyperparams={
+            "positive_views": count(4, "Number of positive views per image", COUNT),
+            **declared(losses.attention_contrastive, "pos_scale", "neg_scale", sweeps=False),
+        },
+        make=_attention,
+        takes_loss=False,
     ),
     "glofnd": Method(source=tasks.GloFND, hyperparams=_THRESHOLDS, make=_glofnd),
     "sogclr": Method(

@@ -73,6 +73,12 @@ ROWS = {
         tasks.MoCo(LINEAR, JITTER, BCL, bayesian, alpha=ALPHA, momentum=0.9, dim=5, queue=24),
         LABELLED, ("hyperparams.beta", "momentum"),
     ),
+    "MultiView": Row(
+        tasks.MultiView(
+            LINEAR, JITTER, {"temperature": 0.5, "pos_scale": 0.5}, n_positives=3
+        ),
+        LABELLED, ("hyperparams.temperature", "hyperparams.pos_scale"),
+    ),
     "SogCLR": Row(
         tasks.SogCLR(
             LINEAR, JITTER, {"temperature": 0.5}, n_examples=64, gamma=0.7,
