@@ -20,6 +20,7 @@ LOSSES = {
     "info_nce": (losses.info_nce, {}),
     "hard": (losses.hard_contrastive, {"tau_plus": 0.1, "beta": 0.8}),
     "bayesian": (losses.bayesian_contrastive, {"tau_plus": 0.1, "alpha": 0.8, "beta": 0.9}),
+    "adjusted": (losses.adjusted_contrastive, {"mu": 0.3, "sigma": 0.4}),
     "sigmoid": (losses.sigmoid_contrastive, {"bias": -2.0}),
 }
 BATCHES = {
@@ -29,7 +30,13 @@ BATCHES = {
 # Tower and view losses share their inner code.
 each_pair = pytest.mark.parametrize(
     ("batch", "name"),
-    [("views", "hard"), ("views", "bayesian"), ("towers", "info_nce"), ("towers", "sigmoid")],
+    [
+        ("views", "hard"),
+        ("views", "bayesian"),
+        ("views", "adjusted"),
+        ("towers", "info_nce"),
+        ("towers", "sigmoid"),
+    ],
 )
 a_pair_of_each = pytest.mark.parametrize(
     ("batch", "name"), [("views", "bayesian"), ("towers", "info_nce")]
@@ -258,3 +265,19 @@ def test_exported_with_a_symbolic_batch(batch, name, rows):
     args = *embeddings(9), jnp.float32(0.3)
     got, want = function.call(*args), direct(*args)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
+
+
+def test_moving_averages_of_anchors():
+    """The SogCLR loss of tiles: an argument with an entry per anchor, without a default."""
+    x, y = embeddings(7)
+    log_mean = jnp.linspace(-0.5, 1.5, 14)
+    given = {"log_mean": log_mean, "temperature": 0.5}
+
+    def tiled(x, y):
+        return losses.tiled_view_loss(losses.global_contrastive, x, y, rows=4, **given)
+
+    def direct(x, y):
+        s = losses.view_scores(x, y)
+        return losses.global_contrastive(s.pos, s.neg, where=s.where, **given)
+
+    assert_same(tiled, direct, x, y)
