@@ -133,7 +133,7 @@ def train_runs(
         return tasks.fit_ranking(
             part,
             valid,
-            loss=objective.entry.loss,
+            loss=objective.loss,
             hyperparams=objective.hyperparams,
             encoder=encoder,
             sampler=sampler,

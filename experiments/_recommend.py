@@ -203,7 +203,9 @@ class Recommend(Study[Config, Problem]):
             return f"the best of {', '.join(names)}"
         objective, swept = objective_of(config), swept_names(config)
         given = objective.hyperparams.items()
-        fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
+        chosen = [f"{name}={value}" for name, value in objective.choices.items()]
+        numbers = [f"{name}={value:g}" for name, value in given if name not in swept]
+        fixed = ", ".join(chosen + numbers)
         negatives = "its own negatives" if objective.sampler else config.sampling.sampler
         if objective.entry.term is not None:  # an auxiliary loss replaces the negatives
             negatives = "no negatives"

@@ -5,6 +5,7 @@ per negative, and its hyper-parameters have defaults. A loss that needs more, or
 requires an :class:`Objective` in :data:`OBJECTIVES`.
 """
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -262,6 +263,14 @@ _CHOSEN: Mapping[str, Objective] = {
     ),
     "ccl": Objective(loss=losses.cosine_contrastive, n_neg=50, similarity="cosine", start="cosine"),
     "dpl": Objective(loss=losses.debiased_pairwise, defaults={"tau_plus": None}, n_pos=5),
+    "varbpr": Objective(
+        loss=losses.variational_bpr,
+        # The prior published for MovieLens: negatives with a high score weigh more.
+        defaults={"neg_hardness": 1.0},
+        n_neg=4,
+        n_pos=1,
+    ),
+    "psl": Objective(loss=losses.pairwise_softmax, start="softmax"),
     "bprac": Objective(
         help="BPR with each interaction weighted by its confidence, by EM",
         loss=losses.bpr,
@@ -313,6 +322,12 @@ OBJECTIVES = Registry(
 )
 
 
+@functools.cache
+def _bind(loss: Callable[..., Any], options: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
+    """Returns one function per set of options, so that trainings share their programs."""
+    return functools.partial(loss, **dict(options))
+
+
 @dataclass(frozen=True)
 class Settled:
     """A loss with the values of its flags.
@@ -326,12 +341,24 @@ class Settled:
     values: Mapping[str, Any]
 
     @property
+    def loss(self) -> Callable[..., Any]:
+        """The loss, with its static options bound."""
+        chosen = tuple(self.choices.items())
+        return _bind(self.entry.loss, chosen) if chosen else self.entry.loss
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """Static options of the loss, which are words."""
+        given = {name: self.values[name] for name in self.entry.hyperparams}
+        return {name: value for name, value in given.items() if isinstance(value, str)}
+
+    @property
     def hyperparams(self) -> dict[str, float]:
-        """Hyper-parameters passed to the loss.
+        """Numbers passed to the loss.
 
         A sweep replaces those whose default depends on the data.
         """
-        given = {name: self.values[name] for name in self.entry.hyperparams}
+        given = {n: self.values[n] for n in self.entry.hyperparams if n not in self.choices}
         own = hyperparams(self.entry.source)
         return {n: own[n].default if value is None else value for n, value in given.items()}
 

@@ -93,5 +93,7 @@ from ._supervised import oracle_contrastive as oracle_contrastive
 from ._supervised import oracle_pairwise as oracle_pairwise
 from ._supervised import punce as punce
 from ._supervised import supervised_contrastive as supervised_contrastive
+from ._surrogates import pairwise_softmax as pairwise_softmax
 from ._tiled import tiled_tower_loss as tiled_tower_loss
 from ._tiled import tiled_view_loss as tiled_view_loss
+from ._variational import variational_bpr as variational_bpr

@@ -38,8 +38,8 @@ PACKAGES = (
 # headings must be listed, so that new names cannot be forgotten.
 GROUPS: dict[str, dict[str, str]] = {
     "crl_jax.losses": {
-        "Pairwise losses": "_pairwise",
-        "Contrastive losses": "_contrastive _attention _global",
+        "Pairwise losses": "_pairwise _variational",
+        "Contrastive losses": "_contrastive _attention _global _surrogates",
         "Losses with sigmoids": "_classification",
         "Several positives and labels": "_supervised",
         "Two modalities and prototypes": "_clip",

@@ -33,7 +33,7 @@ def in_one(function, *args, **kwargs):
     return jax.jit(lambda *args: function(*args, **kwargs))(*args)
 
 
-OPTIONS = ("reduce_fn", "bins", "denominator", "attract", "repel")
+OPTIONS = ("reduce_fn", "bins", "denominator", "attract", "repel", "objective", "surrogate")
 
 
 def jitted(module):

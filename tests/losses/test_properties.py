@@ -238,6 +238,39 @@ def np_reweighted_bpr(pos, extra, neg, m, t, exponent):
     return mean(sigmoid(d) ** column(exponent) * minus_log_sigmoid(d), m)
 
 
+SURROGATES = {
+    "tanh": lambda d: 2 * sigmoid(2 * d),  # 1 + tanh(d), with the digits of small values
+    "relu": lambda d: np.maximum(1 + d, 0),
+    "atan": lambda d: np.maximum(1 + np.arctan(d), 0),
+}
+
+
+def np_pairwise_softmax(pos, extra, neg, m, t, surrogate="tanh"):
+    return np.log1p((m * SURROGATES[surrogate](neg - pos[..., None]) ** (1 / t)).sum(-1))
+
+
+def np_posterior(s, m, strength, hardness):
+    power = m * np.exp(s / column(strength) - column(hardness) * s)
+    return power / power.sum(-1, keepdims=True)
+
+
+def np_variational(
+    pos, extra, neg, m, t, pos_strength, neg_strength, pos_hardness, neg_hardness,
+    pos_log_prior=None, neg_log_prior=None, objective="compressed",
+):  # fmt: skip
+    positives = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
+    own, other = (
+        (1, m) if pos_log_prior is None else (np.exp(pos_log_prior), m * np.exp(neg_log_prior))
+    )
+    alpha = np_posterior(positives / t, own, pos_strength, pos_hardness)
+    beta = np_posterior(-neg / t, other, neg_strength, neg_hardness)
+    ahead = (positives[..., :, None] - neg[..., None, :]) / t
+    joint = alpha[..., :, None] * beta[..., None, :]
+    if objective == "exact":
+        return (joint * minus_log_sigmoid(ahead)).sum((-1, -2))
+    return minus_log_sigmoid((joint * ahead).sum((-1, -2)))
+
+
 def np_exponential(pos, extra, neg, m, t):
     return mean(np.exp((neg - pos[..., None]) / t), m)
 
@@ -273,6 +306,7 @@ UNBOUNDED = dict(tau_plus=0.1, min_score=-np.inf)
 SMALL = dict(drop_rate=0.33)
 TRUST = dict(exponent=0.7)
 SCALES = dict(pos_scale=0.8, neg_scale=1.2)
+LATENT = dict(pos_strength=0.9, neg_strength=1.5, pos_hardness=0.2, neg_hardness=0.3)
 NOISE = ("pos_log_noise", "neg_log_noise")
 
 
@@ -346,6 +380,23 @@ LOSSES = {
     "truncated_bpr": Case(losses.truncated_bpr, np_truncated_bpr, SMALL),
     "reweighted_bce": Case(losses.reweighted_bce, np_reweighted_bce, TRUST),
     "reweighted_bpr": Case(losses.reweighted_bpr, np_reweighted_bpr, TRUST),
+    "pairwise_softmax": Case(losses.pairwise_softmax, np_pairwise_softmax),
+    "pairwise_softmax_relu": Case(
+        partial(losses.pairwise_softmax, surrogate="relu"),
+        partial(np_pairwise_softmax, surrogate="relu"),
+    ),
+    "pairwise_softmax_atan": Case(
+        partial(losses.pairwise_softmax, surrogate="atan"),
+        partial(np_pairwise_softmax, surrogate="atan"),
+    ),
+    "variational": Case(losses.variational_bpr, np_variational, LATENT, 2),
+    "variational_exact": Case(
+        partial(losses.variational_bpr, objective="exact"),
+        partial(np_variational, objective="exact"),
+        LATENT,
+        2,
+        ("pos_log_prior", "neg_log_prior"),
+    ),
     "squared_hinge": Case(loss_of_the_page(), np_squared_hinge, dict(margin=0.5)),
     "exponential": Case(exponential, np_exponential),
 }
@@ -365,12 +416,14 @@ SIGNED = (
     "debiased_cosine_extra",
 )  # may be negative
 # Their formulas differ from those of other losses of the table only element by element.
-ALIKE = ("bpr", "mpr", "triplet", "linear", "pairwise", "oracle_pairwise", "debiased",
+ALIKE = ("bpr", "mpr", "pairwise_softmax_relu", "variational",
+         "triplet", "linear", "pairwise", "oracle_pairwise", "debiased",
          "debiased_extra", "sigmoid", "bilateral", "cosine", "nce_ratio", "supervised",
          "supervised_own", "truncated_bpr", "reweighted_bce", "squared_hinge",
          "attention", "info_nce_plus", "debiased_cosine", "debiased_cosine_extra",
          "exponential")  # fmt: skip
-ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
+ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise",
+                   "neg_log_prior")  # fmt: skip
 FINITE = [name for name in LOSSES if name != "exponential"]  # which overflows float32
 each_loss = pytest.mark.parametrize(Case._fields, LOSSES.values(), ids=LOSSES)
 
@@ -391,6 +444,8 @@ BESIDE = {  # additional arrays of some losses
     "log_mean": lambda rng, batch, n, m: rng.normal(size=batch),
     "pos_concentration": lambda rng, batch, n, m: rng.uniform(0.5, 1.5, batch),
     "neg_concentration": lambda rng, batch, n, m: rng.uniform(0.5, 1.5, (*batch, n)),
+    "pos_log_prior": lambda rng, batch, n, m: rng.normal(size=(*batch, 1 + m)),
+    "neg_log_prior": lambda rng, batch, n, m: rng.normal(size=(*batch, n)),
     "pos_log_noise": lambda rng, batch, n, m: rng.uniform(-2, -1, batch),
     "neg_log_noise": lambda rng, batch, n, m: rng.uniform(-2, -1, (*batch, n)),
 }
@@ -551,6 +606,8 @@ def test_gradients_and_float64(fn, ref, hyper, n_extra, arrays, data):
         constant |= {"pos", "neg", "pos_scale", "neg_scale"}
     if fn in (losses.reweighted_bce, losses.reweighted_bpr):
         constant |= {"pos", "neg", "temperature", "exponent"}
+    if losses.variational_bpr in (fn, getattr(fn, "func", None)):
+        constant |= {"pos", "neg", "temperature", *hyper, *arrays}
     point = at(hyper)
     _, slopes, _ = evaluate(fn, data, point)
     for name, (way, want) in slopes_by_differences(ref, data, point, constant).items():
@@ -805,6 +862,12 @@ BAD = {
     "drop_rate": [-0.1, 1.1, np.nan],
     "exponent": [-0.1, np.inf, 1e39],
     "bias": [-np.inf, np.inf, np.nan, 1e39],
+    "pos_strength": [0.0, np.nan, 1e-40],
+    "neg_strength": [0.0, np.nan, 1e-40],
+    "pos_hardness": [-0.1, np.inf, 1e39],
+    "neg_hardness": [-0.1, np.inf, 1e39],
+    "pos_log_prior": [-np.inf, np.nan],
+    "neg_log_prior": [-np.inf, np.nan],
     "pos_concentration": [0.0, np.nan, 1e-40],
     "neg_concentration": [0.0, np.nan, 1e-40],
     "pos_log_noise": [-np.inf, np.nan],
