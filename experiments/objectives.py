@@ -271,6 +271,8 @@ _CHOSEN: Mapping[str, Objective] = {
         n_pos=1,
     ),
     "psl": Objective(loss=losses.pairwise_softmax, start="softmax"),
+    "sl_at_k": Objective(loss=losses.softmax_at_k, n_pos=0, start="softmax"),
+    "adversarial": Objective(loss=losses.adversarial_contrastive, start="softmax"),
     "bprac": Objective(
         help="BPR with each interaction weighted by its confidence, by EM",
         loss=losses.bpr,

@@ -28,6 +28,7 @@ score of an anchor above which negatives are false. For noisy positives,
 :func:`small_loss_weights` and :func:`reliability_weights` down-weight samples with a large loss.
 """
 
+from ._adversarial import adversarial_weights as adversarial_weights
 from ._diagnostics import Calibration as Calibration
 from ._diagnostics import PosteriorByLabel as PosteriorByLabel
 from ._diagnostics import effective_sample_size as effective_sample_size
@@ -55,3 +56,4 @@ from ._schedules import ramp_drop_rate as ramp_drop_rate
 from ._schedules import update_measured_alpha as update_measured_alpha
 from ._schedules import warmup_alpha as warmup_alpha
 from ._thresholds import update_threshold as update_threshold
+from ._top_k import top_k_threshold as top_k_threshold

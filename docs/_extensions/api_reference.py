@@ -39,7 +39,7 @@ PACKAGES = (
 GROUPS: dict[str, dict[str, str]] = {
     "crl_jax.losses": {
         "Pairwise losses": "_pairwise _variational",
-        "Contrastive losses": "_contrastive _attention _global _surrogates",
+        "Contrastive losses": "_contrastive _attention _global _surrogates _adversarial _top_k",
         "Losses with sigmoids": "_classification",
         "Several positives and labels": "_supervised",
         "Two modalities and prototypes": "_clip",
@@ -50,9 +50,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "Properties and reductions of losses": "_common _reduce",
     },
     "crl_jax.weights": {
-        "Weights of negatives": "_negatives",
+        "Weights of negatives": "_negatives _adversarial",
         "Thresholds of false negatives": "_thresholds",
-        "Weights of positives": "_positives",
+        "Weights of positives": "_positives _top_k",
         "Estimation of hyper-parameters": "_estimates",
         "Evaluation of weights": "_diagnostics",
         "Schedules": "_schedules",

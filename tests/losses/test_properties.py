@@ -271,6 +271,34 @@ def np_variational(
     return minus_log_sigmoid((joint * ahead).sum((-1, -2)))
 
 
+def np_adversarial(pos, extra, neg, m, t, radius):
+    """The dual of the maximum over distributions, a convex function of log(lambda)."""
+    peak = np.where(m, neg, -np.inf).max(-1) / t
+    x = np.exp(np.where(m, neg / t - column(peak), 0))
+
+    def dual(log_lambda):
+        tilted = np.expm1((x - 1) / np.exp(column(log_lambda)))
+        return np.exp(log_lambda) * (radius + np.log1p(mean(tilted, m))) + 1
+
+    low, high = np.full(pos.shape, -40.0), np.full(pos.shape, 40.0)
+    for _ in range(110):  # golden sections
+        left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
+        falls = dual(left) > dual(right)
+        low, high = np.where(falls, left, low), np.where(falls, high, right)
+    return from_denominator(pos, m.sum(-1) * dual(low) * np.exp(peak), t)
+
+
+def np_softmax_at_k(pos, extra, neg, m, t, top_fraction, weight_temperature, threshold=None):
+    if threshold is None:
+        own = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
+        ordered = -np.sort(-np.concatenate([own, np.where(m, neg, -np.inf)], -1), axis=-1)
+        k = np.ceil(top_fraction * (own.shape[-1] + m.sum(-1)))
+        k = np.broadcast_to(np.maximum(k, 1).astype(int), pos.shape)
+        threshold = np.take_along_axis(ordered, column(k - 1), -1)[..., 0]
+    weight = sigmoid((pos - threshold) / weight_temperature)
+    return weight * np_info_nce(pos, None, neg, m, t)
+
+
 def np_exponential(pos, extra, neg, m, t):
     return mean(np.exp((neg - pos[..., None]) / t), m)
 
@@ -306,6 +334,7 @@ UNBOUNDED = dict(tau_plus=0.1, min_score=-np.inf)
 SMALL = dict(drop_rate=0.33)
 TRUST = dict(exponent=0.7)
 SCALES = dict(pos_scale=0.8, neg_scale=1.2)
+TOP = dict(top_fraction=0.3, weight_temperature=0.8)
 LATENT = dict(pos_strength=0.9, neg_strength=1.5, pos_hardness=0.2, neg_hardness=0.3)
 NOISE = ("pos_log_noise", "neg_log_noise")
 
@@ -397,6 +426,10 @@ LOSSES = {
         2,
         ("pos_log_prior", "neg_log_prior"),
     ),
+    "adversarial": Case(losses.adversarial_contrastive, np_adversarial, dict(radius=0.3)),
+    "softmax_at_k": Case(losses.softmax_at_k, np_softmax_at_k, TOP),
+    "softmax_at_k_extra": Case(losses.softmax_at_k, np_softmax_at_k, TOP, 2),
+    "softmax_at_k_threshold": Case(losses.softmax_at_k, np_softmax_at_k, TOP, 0, ("threshold",)),
     "squared_hinge": Case(loss_of_the_page(), np_squared_hinge, dict(margin=0.5)),
     "exponential": Case(exponential, np_exponential),
 }
@@ -416,7 +449,8 @@ SIGNED = (
     "debiased_cosine_extra",
 )  # may be negative
 # Their formulas differ from those of other losses of the table only element by element.
-ALIKE = ("bpr", "mpr", "pairwise_softmax_relu", "variational",
+ALIKE = ("bpr", "mpr", "pairwise_softmax_relu", "variational", "softmax_at_k_extra",
+         "softmax_at_k_threshold",
          "triplet", "linear", "pairwise", "oracle_pairwise", "debiased",
          "debiased_extra", "sigmoid", "bilateral", "cosine", "nce_ratio", "supervised",
          "supervised_own", "truncated_bpr", "reweighted_bce", "squared_hinge",
@@ -444,6 +478,7 @@ BESIDE = {  # additional arrays of some losses
     "log_mean": lambda rng, batch, n, m: rng.normal(size=batch),
     "pos_concentration": lambda rng, batch, n, m: rng.uniform(0.5, 1.5, batch),
     "neg_concentration": lambda rng, batch, n, m: rng.uniform(0.5, 1.5, (*batch, n)),
+    "threshold": lambda rng, batch, n, m: rng.normal(size=batch),
     "pos_log_prior": lambda rng, batch, n, m: rng.normal(size=(*batch, 1 + m)),
     "neg_log_prior": lambda rng, batch, n, m: rng.normal(size=(*batch, n)),
     "pos_log_noise": lambda rng, batch, n, m: rng.uniform(-2, -1, batch),
@@ -518,7 +553,8 @@ def each_of(fn, data, point):
 ENDS = {"tau_plus": [0, 0.6], "alpha": [1], "rho": [0, 1], "balance": [0, 1], "margin": [0],
         "repulsion": [0], "exponent": [0], "drop_rate": [0, 1], "bias": [9], "min_score": [0.2],
         "pos_temperature": [5], "ratio": [40], "mu": [-1], "sigma": [0.2, 30],
-        "pos_scale": [0.2, 30], "neg_scale": [0.2, 30], "inclusion": [0, 1]}  # fmt: skip
+        "pos_scale": [0.2, 30], "neg_scale": [0.2, 30], "inclusion": [0, 1],
+        "radius": [0, 1e-6, 0.7, 2], "top_fraction": [0, 1]}  # fmt: skip
 """Values of hyper-parameters at which :func:`test_value` tests the formulas, too."""
 
 
@@ -606,6 +642,10 @@ def test_gradients_and_float64(fn, ref, hyper, n_extra, arrays, data):
         constant |= {"pos", "neg", "pos_scale", "neg_scale"}
     if fn in (losses.reweighted_bce, losses.reweighted_bpr):
         constant |= {"pos", "neg", "temperature", "exponent"}
+    if fn is losses.adversarial_contrastive:  # the gradient is that of a maximum over the weights
+        constant |= {"radius"}
+    if fn is losses.softmax_at_k:
+        constant |= {"pos", "neg", "threshold", *hyper}
     if losses.variational_bpr in (fn, getattr(fn, "func", None)):
         constant |= {"pos", "neg", "temperature", *hyper, *arrays}
     point = at(hyper)
@@ -862,6 +902,9 @@ BAD = {
     "drop_rate": [-0.1, 1.1, np.nan],
     "exponent": [-0.1, np.inf, 1e39],
     "bias": [-np.inf, np.inf, np.nan, 1e39],
+    "radius": [-0.1, np.inf, 1e39],
+    "top_fraction": [-0.1, 1.1],
+    "weight_temperature": [0.0, np.nan, 1e-40],
     "pos_strength": [0.0, np.nan, 1e-40],
     "neg_strength": [0.0, np.nan, 1e-40],
     "pos_hardness": [-0.1, np.inf, 1e39],

@@ -22,6 +22,8 @@ LOSSES = {
     "bayesian": (losses.bayesian_contrastive, {"tau_plus": 0.1, "alpha": 0.8, "beta": 0.9}),
     "adjusted": (losses.adjusted_contrastive, {"mu": 0.3, "sigma": 0.4}),
     "sigmoid": (losses.sigmoid_contrastive, {"bias": -2.0}),
+    "adversarial": (losses.adversarial_contrastive, {"radius": 0.3}),
+    "at_k": (losses.softmax_at_k, {"top_fraction": 0.2, "weight_temperature": 0.5}),
 }
 BATCHES = {
     "views": (losses.view_scores, losses.tiled_view_loss, 2),
@@ -34,8 +36,10 @@ each_pair = pytest.mark.parametrize(
         ("views", "hard"),
         ("views", "bayesian"),
         ("views", "adjusted"),
+        ("views", "at_k"),
         ("towers", "info_nce"),
         ("towers", "sigmoid"),
+        ("towers", "adversarial"),
     ],
 )
 a_pair_of_each = pytest.mark.parametrize(

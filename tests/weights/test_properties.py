@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.special
 from _helpers.refusals import raises
 
 from crl_jax import weights
@@ -47,6 +49,30 @@ def np_gaussian(s, m, mu, sigma):
     return shape / (shape.sum(-1, keepdims=True) / m.sum(-1, keepdims=True))
 
 
+def np_adversarial(s, m, radius, temperature):
+    """Weights that are tilted until their divergence from uniform ones is the radius."""
+    found, shape = np.zeros(m.shape), (*m.shape[:-1], 1)
+    radius, temperature = (np.broadcast_to(x, shape) for x in (radius, temperature))
+    for row in np.ndindex(m.shape[:-1]):
+        kept = np.flatnonzero(m[row])
+        found[row][kept] = np_tilted(s[row][kept] / temperature[row], radius[row][0])
+    return found
+
+
+def np_tilted(logits, radius):
+    x = np.exp(logits - logits.max())
+
+    def weights_of(tilt):
+        return scipy.special.softmax(tilt * x) * len(x)
+
+    def excess(tilt):
+        return scipy.special.rel_entr(weights_of(tilt), 1).mean() - radius
+
+    if excess(1e9) <= 0:  # all weight on the largest
+        return weights_of(1e9)
+    return weights_of(scipy.optimize.brentq(excess, 0, 1e9, xtol=1e-15, rtol=1e-15))
+
+
 class Case(NamedTuple):
     """Weights, their formula, and values of the hyper-parameters, of one anchor each."""
 
@@ -82,6 +108,12 @@ WEIGHTS = {
         weights.gaussian_weights,
         np_gaussian,
         {"mu": np.array([-0.5, 0.0, 0.7, 2.0]), "sigma": np.array([0.3, 0.5, 1.0, 30.0])},
+    ),
+    "adversarial": Case(
+        weights.adversarial_weights,
+        np_adversarial,
+        {"radius": np.array([0.0, 0.05, 0.4, 5.0])},
+        (1.0, 0.5),
     ),
 }
 each_case = pytest.mark.parametrize(Case._fields, WEIGHTS.values(), ids=WEIGHTS)
@@ -156,7 +188,7 @@ def test_values_and_gradients(scores, fn, ref, points, temperatures):
             for name, slope in {"s": slopes[0], **slopes[1]}.items():
                 way, difference = differences(ref, args, along, name)
                 np.testing.assert_allclose(np.sum(np.asarray(slope) * way), difference, rtol=1e-5)
-        else:  # functions of ranks
+        else:  # functions of ranks, or constant with respect to gradients
             np.testing.assert_array_equal(slopes[0], 0)
     assert TRACES.count(fn) == 2, "recompiled for other values of hyper-parameters"
 
@@ -193,6 +225,7 @@ BAD = {
     "tau_plus": [1.0, 1 - 1e-8, -0.1],
     "alpha": [0.4, 1.1],
     "beta": [-0.1, np.inf, 1e39],
+    "radius": [-0.1, np.inf, 1e39],
     "temperature": [0.0, 1e-40],
     "mu": [np.inf, -np.inf, np.nan],
     "sigma": [0.0, -0.1, np.nan, 1e-40],

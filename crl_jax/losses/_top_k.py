@@ -1,0 +1,83 @@
+"""Softmax loss at K: InfoNCE weighted by membership in the top K."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .. import _hyperparams as hp
+from .._checks import check_shape
+from .._hyperparams import Temperature, check_arguments, per_anchor
+from .._reduce import ReduceFn, masked_mean
+from ..weights import top_k_threshold
+from ._common import finish, per_anchor_loss, prepare
+from ._logspace import log_sum_exp, softplus
+
+
+@per_anchor_loss
+@check_arguments
+def softmax_at_k(
+    pos: Float[Array, "..."],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    top_fraction: hp.Share = 0.05,
+    weight_temperature: hp.Positive = 1.0,
+    threshold: Float[Array, "*batch"] | None = None,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Softmax loss at K (SL@K): InfoNCE weighted by whether the positive is in the top K.
+
+    .. math:: \ell = -\sigma\Bigl(\frac{s^+ - \beta}{t_w}\Bigr)
+        \log \frac{e^{s^+/t}}{e^{s^+/t} + \sum_j e^{s_j/t}}
+
+    The :func:`crl_jax.weights.top_k_threshold` :math:`\beta` is the K-th largest score of the
+    anchor, by default estimated from the positives and negatives that are given. NDCG@K only counts
+    items above it; without the weight, the softmax loss bounds NDCG. The weight is constant in the
+    gradient.
+
+    Args:
+      pos: Scores of the positives. Shape ``[*batch]``, or ``[*batch, 1 + M]`` (same rank as
+        ``neg``): column 0 is the positive :math:`s^+`, and the others only contribute to the
+        threshold.
+      top_fraction: Fraction in [0, 1] of the scores that are in the top K: K divided by the number
+        of items, if the scores are a uniform sample. A scalar or an array that broadcasts to
+        ``[*batch]``.
+      weight_temperature: Temperature :math:`t_w > 0` of the weight; scores are not divided by
+        ``temperature`` in it. A scalar or an array that broadcasts to ``[*batch]``.
+      threshold: Thresholds :math:`\beta` of the anchors, shape ``[*batch]``, such as those of all
+        items at the start of an epoch. ``None`` estimates them.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Yang et al., `Breaking the Top-K Barrier: Advancing Top-K Ranking Metrics Optimization in
+      Recommender Systems <https://arxiv.org/abs/2508.05673>`_, 2025.
+
+    >>> pos, neg = jnp.array([0.8]), jnp.array([[0.9, 0.1, -0.2]])
+    >>> print(f"{softmax_at_k(pos, neg, top_fraction=0.5):.4f}")  # ½ InfoNCE: 0.8 is the second
+    0.5442
+    """
+    a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
+    own = a.pos[..., None]
+    top_fraction = per_anchor("top_fraction", top_fraction, a.pos.shape, a.pos.dtype)
+    if threshold is None:
+        scores = [own, a.neg] if a.extra is None else [own, a.extra, a.neg]
+        keep = None
+        if a.where is not None and a.kept is not None:
+            n_pos = sum(x.shape[-1] for x in scores[:-1])
+            of_pos = jnp.broadcast_to(a.kept[..., None], (*a.pos.shape, n_pos))
+            keep = jnp.concatenate([of_pos, a.where], axis=-1)
+        beta = top_k_threshold(
+            jnp.concatenate(scores, axis=-1), top_fraction=top_fraction, where=keep
+        )
+    else:
+        check_shape("threshold", threshold, a.pos.shape)
+        beta = jnp.asarray(threshold, a.pos.dtype)
+    t_w = per_anchor("weight_temperature", weight_temperature, a.pos.shape, a.pos.dtype)
+    weight = jax.lax.stop_gradient(jax.nn.sigmoid((a.pos - beta) / t_w))
+    if a.kept is not None:
+        weight = jnp.where(a.kept, weight, 0)
+    log_sum = log_sum_exp(a.neg / a.temperature, where=a.where)
+    return finish(weight * softplus(log_sum - a.pos / a.temperature), a, reduce_fn)
