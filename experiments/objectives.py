@@ -272,6 +272,7 @@ _CHOSEN: Mapping[str, Objective] = {
     ),
     "psl": Objective(loss=losses.pairwise_softmax, start="softmax"),
     "sl_at_k": Objective(loss=losses.softmax_at_k, n_pos=0, start="softmax"),
+    "lambda_at_k": Objective(loss=losses.lambda_loss_at_k, n_neg=100),
     "adversarial": Objective(loss=losses.adversarial_contrastive, start="softmax"),
     "bprac": Objective(
         help="BPR with each interaction weighted by its confidence, by EM",

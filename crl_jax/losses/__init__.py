@@ -39,8 +39,8 @@ distribution of the negatives, a square score matrix, or distances and embedding
 
 from .._reduce import ReduceFn as ReduceFn
 from .._reduce import masked_mean as masked_mean
-from ._attention import attention_contrastive as attention_contrastive
 from ._adversarial import adversarial_contrastive as adversarial_contrastive
+from ._attention import attention_contrastive as attention_contrastive
 from ._batch_scores import BatchScores as BatchScores
 from ._batch_scores import normalize as normalize
 from ._batch_scores import tower_scores as tower_scores
@@ -97,5 +97,6 @@ from ._supervised import supervised_contrastive as supervised_contrastive
 from ._surrogates import pairwise_softmax as pairwise_softmax
 from ._tiled import tiled_tower_loss as tiled_tower_loss
 from ._tiled import tiled_view_loss as tiled_view_loss
+from ._top_k import lambda_loss_at_k as lambda_loss_at_k
 from ._top_k import softmax_at_k as softmax_at_k
 from ._variational import variational_bpr as variational_bpr

@@ -1,15 +1,19 @@
-"""Softmax loss at K: InfoNCE weighted by membership in the top K."""
+"""Losses of the top K items: weights from the threshold of the top K, and from ranks."""
+
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._checks import check_shape
-from .._hyperparams import Temperature, check_arguments, per_anchor
-from .._reduce import ReduceFn, masked_mean
+from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
+from .._reduce import ReduceFn, count_kept, masked_mean
+from ..stats import ranks
 from ..weights import top_k_threshold
-from ._common import finish, per_anchor_loss, prepare
+from ._common import finish, margins, per_anchor_loss, prepare
 from ._logspace import log_sum_exp, softplus
 
 
@@ -81,3 +85,62 @@ def softmax_at_k(
         weight = jnp.where(a.kept, weight, 0)
     log_sum = log_sum_exp(a.neg / a.temperature, where=a.where)
     return finish(weight * softplus(log_sum - a.pos / a.temperature), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def lambda_loss_at_k(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    cutoff: Annotated[hp.PerAnchor, hp.Range(1.0, high_open=True)] = 20.0,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""LambdaLoss@K: pairwise loss weighted by the effect of a pair on NDCG@K.
+
+    .. math:: \ell = \sum_j \mu_j \bigl[D(|r^+ - r_j|) - D(|r^+ - r_j| + 1)\bigr]
+        \log_2\bigl(1 + e^{-(s^+ - s_j)/t}\bigr), \qquad D(r) = \frac1{\log_2(1 + r)}
+
+    where :math:`r` are ranks among the positive and the negatives, from 1, ties ranking the
+    positive first, and :math:`\mu_j = 1/(1 - D(\max(r^+, r_j)))` if the larger rank exceeds K,
+    otherwise 1. The weights are constant in the gradient. Pairs that are far from each other have
+    little weight, except those across the border of the top K.
+
+    Args:
+      cutoff: Number K of top ranks, at least 1, among the positive and the negatives; a scalar or
+        an array that broadcasts to ``[*batch]``.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Jagerman et al., `On Optimizing Top-K Metrics for Neural Ranking Models
+      <https://doi.org/10.1145/3477495.3531849>`_, 2022, with one relevant item per anchor; Wang et
+      al., `The LambdaLoss Framework for Ranking Metric Optimization
+      <https://doi.org/10.1145/3269206.3271784>`_, 2018.
+
+    >>> pos, neg = jnp.array([0.0]), jnp.array([[1.0, -1.0]])
+    >>> print(f"{lambda_loss_at_k(pos, neg, cutoff=3.0):.4f}")
+    0.8661
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    dtype = a.pos.dtype
+    cutoff = expand_anchor_axis(per_anchor("cutoff", cutoff, a.pos.shape, dtype))
+    own = jax.lax.stop_gradient(a.pos)[..., None]
+    leads = own >= a.neg
+    above = jnp.sum(~leads, axis=-1, keepdims=True, where=a.where)
+    own_rank = 1 + above.astype(dtype)
+    n = expand_anchor_axis(count_kept(a.neg, a.where))
+    neg_rank = (1 + n - ranks(a.neg, where=a.where)).astype(dtype) + leads.astype(dtype)
+    difference = jnp.maximum(jnp.abs(own_rank - neg_rank), 1)  # may be 0 where masked
+    last = jnp.maximum(own_rank, neg_rank)
+    pair = _discount(difference) - _discount(difference + 1)
+    weight = jnp.where(last > cutoff, pair / (1 - _discount(last)), pair)
+    bits = softplus(-margins(a, a.neg)) / float(np.log(2))
+    return finish(jnp.sum(weight * bits, axis=-1, where=a.where), a, reduce_fn)
+
+
+def _discount(rank: Array) -> Array:
+    return 1 / jnp.log2(1 + rank)

@@ -299,6 +299,19 @@ def np_softmax_at_k(pos, extra, neg, m, t, top_fraction, weight_temperature, thr
     return weight * np_info_nce(pos, None, neg, m, t)
 
 
+def np_lambda_at_k(pos, extra, neg, m, t, cutoff):
+    total = np.zeros(pos.shape)
+    for anchor in np.ndindex(pos.shape):
+        scores = np.append(pos[anchor], neg[anchor][m[anchor]])
+        rank = 1 + np.argsort(np.argsort(-scores, kind="stable"), kind="stable")
+        apart, last = abs(rank[1:] - rank[0]), np.maximum(rank[1:], rank[0])
+        weight = 1 / np.log2(1 + apart) - 1 / np.log2(2 + apart)
+        crosses = last > np.broadcast_to(cutoff, pos.shape)[anchor]
+        weight[crosses] /= 1 - 1 / np.log2(1 + last[crosses])
+        total[anchor] = weight @ minus_log_sigmoid((scores[0] - scores[1:]) / t) / np.log(2)
+    return total
+
+
 def np_exponential(pos, extra, neg, m, t):
     return mean(np.exp((neg - pos[..., None]) / t), m)
 
@@ -430,6 +443,7 @@ LOSSES = {
     "softmax_at_k": Case(losses.softmax_at_k, np_softmax_at_k, TOP),
     "softmax_at_k_extra": Case(losses.softmax_at_k, np_softmax_at_k, TOP, 2),
     "softmax_at_k_threshold": Case(losses.softmax_at_k, np_softmax_at_k, TOP, 0, ("threshold",)),
+    "lambda_at_k": Case(losses.lambda_loss_at_k, np_lambda_at_k, dict(cutoff=3.0)),
     "squared_hinge": Case(loss_of_the_page(), np_squared_hinge, dict(margin=0.5)),
     "exponential": Case(exponential, np_exponential),
 }
@@ -554,7 +568,7 @@ ENDS = {"tau_plus": [0, 0.6], "alpha": [1], "rho": [0, 1], "balance": [0, 1], "m
         "repulsion": [0], "exponent": [0], "drop_rate": [0, 1], "bias": [9], "min_score": [0.2],
         "pos_temperature": [5], "ratio": [40], "mu": [-1], "sigma": [0.2, 30],
         "pos_scale": [0.2, 30], "neg_scale": [0.2, 30], "inclusion": [0, 1],
-        "radius": [0, 1e-6, 0.7, 2], "top_fraction": [0, 1]}  # fmt: skip
+        "radius": [0, 1e-6, 0.7, 2], "top_fraction": [0, 1], "cutoff": [1, 9]}  # fmt: skip
 """Values of hyper-parameters at which :func:`test_value` tests the formulas, too."""
 
 
@@ -633,7 +647,7 @@ def slopes_by_differences(ref, data, point, constant):
 @each_loss
 def test_gradients_and_float64(fn, ref, hyper, n_extra, arrays, data):
     """Compares with central differences of the formula, for one argument after another."""
-    constant = {"min_score", "drop_rate"}  # an infinity, and a step function
+    constant = {"min_score", "drop_rate", "cutoff"}  # an infinity, and step functions
     if fn is losses.bayesian_contrastive:  # its weights are constants
         constant |= hyper.keys() | {"neg", "temperature"}
     if fn is losses.adjusted_contrastive:
@@ -904,6 +918,7 @@ BAD = {
     "bias": [-np.inf, np.inf, np.nan, 1e39],
     "radius": [-0.1, np.inf, 1e39],
     "top_fraction": [-0.1, 1.1],
+    "cutoff": [0.9, np.inf],
     "weight_temperature": [0.0, np.nan, 1e-40],
     "pos_strength": [0.0, np.nan, 1e-40],
     "neg_strength": [0.0, np.nan, 1e-40],
