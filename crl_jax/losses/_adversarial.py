@@ -40,8 +40,9 @@ def adversarial_contrastive(
     The gradient with respect to scores and temperature is that of the maximum, in which the weights
     are constant; the gradient with respect to ``radius`` is 0. The published method replaces the
     exact maximum by gradient ascent on embeddings that define :math:`p`, and the radius by the
-    number of ascent epochs. Equal to :func:`info_nce` for ``radius=0``. The weights take about 30
-    evaluations of an exponential per negative.
+    number of ascent epochs. Equal to :func:`info_nce` for ``radius=0``. The weights take 24
+    exponentials per negative: with 128 negatives, the loss and its gradient took 17 times as long
+    as :func:`info_nce` on a CPU.
 
     Args:
       radius: Radius :math:`\eta \ge 0` in nats within which the hardness is chosen; a scalar or an

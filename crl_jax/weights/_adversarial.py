@@ -78,30 +78,32 @@ def adversarial_weights(
     gap = gap / jnp.where(spread == 0, 1, spread)
     count = expand_anchor_axis(count_kept(neg, where)).astype(dtype)
 
-    def log_weights(log_tilt: Array) -> Array:
-        falling = jnp.expm1(-jnp.exp(log_tilt) * gap)  # keeps the digits of weights near 1
-        total = jnp.sum(falling, axis=-1, keepdims=True, where=where)
-        return -jnp.exp(log_tilt) * gap - jnp.log1p(total / count)
+    def tilted(log_tilt: Array) -> tuple[Array, Array, Array]:
+        """Weights before normalisation, less 1; their mean; and the logarithm of the weights."""
+        falling = jnp.expm1(-jnp.exp(log_tilt) * gap)
+        mean = jnp.sum(falling, axis=-1, keepdims=True, where=where) / count
+        return falling, mean, -jnp.exp(log_tilt) * gap - jnp.log1p(mean)
 
     def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = (low + high) / 2
-        inside = _divergence(log_weights(middle), where, count) <= eta
+        each = _divergence(*tilted(middle))
+        inside = jnp.sum(each, axis=-1, keepdims=True, where=where) / count <= eta
         return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
 
     # From weights that are 1 up to rounding to those without weight on the second largest score.
     log_eps = math.log(jnp.finfo(dtype).eps)
     start = 0 * spread + log_eps, 0 * spread - 2 * log_eps
-    steps = jnp.finfo(dtype).nmant + 7
-    low, _ = jax.lax.fori_loop(0, steps, halve, start)
-    weight = jnp.exp(log_weights(low))
+    low, _ = jax.lax.fori_loop(0, jnp.finfo(dtype).nmant + 1, halve, start)
+    weight = jnp.exp(tilted(low)[2])
     return weight if where is None else jnp.where(where, weight, 0)
 
 
-def _divergence(log_weight: Array, where: Array | None, count: Array) -> Array:
-    """Mean of ``w log w - w + 1``, the divergence of weights of mean 1, accurate near 0."""
+def _divergence(falling: Array, mean: Array, log_weight: Array) -> Array:
+    """Computes ``w log w - w + 1``, whose mean is the divergence of weights ``w`` of mean 1."""
+    # A weight of 0 is exactly 0, whatever the rounding of the quotient.
+    weight, excess = (1 + falling) / (1 + mean), (falling - mean) / (1 + mean)
     eps = float(jnp.finfo(log_weight.dtype).eps)
+    small = jnp.abs(log_weight) < (15 * eps) ** 0.25  # where the difference loses more digits
     series = log_weight**2 * (1 / 2 + log_weight * (1 / 3 + log_weight / 8))
-    small = jnp.abs(log_weight) < (15 * eps) ** 0.25
-    each = jnp.exp(log_weight) * log_weight - jnp.expm1(log_weight)
-    return jnp.sum(jnp.where(small, series, each), axis=-1, keepdims=True, where=where) / count
+    return jnp.where(small, series, weight * log_weight - excess)
