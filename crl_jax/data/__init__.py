@@ -2,9 +2,10 @@
 
 :func:`load` reads interactions from a path, a folder, a dataset name or memory
 (:func:`as_interactions`) as :class:`Interactions` or a :class:`Split`. :func:`simulate` generates
-interactions with known ground truth. :func:`load_images`, :func:`load_texts`, :func:`load_graphs`
-and :func:`load_captioned` read other modalities. Invalid data raise :class:`DataError`; data that
-are changed are counted in a :class:`DataWarning`.
+interactions with known ground truth. :func:`read_features` reads side features of users and items,
+which a :class:`FeatureSchema` encodes. :func:`load_images`, :func:`load_texts`,
+:func:`load_graphs` and :func:`load_captioned` read other modalities. Invalid data raise
+:class:`DataError`; data that are changed are counted in a :class:`DataWarning`.
 """
 
 from ._captions._captioned import CaptionedImages as CaptionedImages
@@ -18,6 +19,14 @@ from ._datasets import ImageSet as ImageSet
 from ._download import download as download
 from ._errors import DataError as DataError
 from ._errors import DataWarning as DataWarning
+from ._feature_files import FeatureKind as FeatureKind
+from ._feature_files import read_features as read_features
+from ._features import BagColumn as BagColumn
+from ._features import Combine as Combine
+from ._features import Features as Features
+from ._features import FeatureSchema as FeatureSchema
+from ._features import FeatureTable as FeatureTable
+from ._features import NumberColumn as NumberColumn
 from ._from_arrays import as_interactions as as_interactions
 from ._graphs._graphs import Graphs as Graphs
 from ._graphs._graphs import NodeFeatures as NodeFeatures
@@ -35,6 +44,8 @@ from ._readers import read as read
 from ._readers import read_split as read_split
 from ._rows import DiskArray as DiskArray
 from ._shards import simulate_shards as simulate_shards
+from ._splits import ColdItemSplit as ColdItemSplit
+from ._splits import hold_out_items as hold_out_items
 from ._splits import k_core as k_core
 from ._splits import leave_k_out as leave_k_out
 from ._splits import split_by_ratio as split_by_ratio

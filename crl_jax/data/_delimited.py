@@ -236,7 +236,7 @@ def read_delimited(
     import polars as pl
 
     n_stripped = 0
-    for frame, lines in _frames(blocks, layout, width, indices):
+    for frame, lines in read_frames(blocks, layout, width, indices):
         if layout.quote_char is not None:
             stripped = frame.select(pl.all().str.strip_chars_end(" "))
             n_stripped += sum((frame[role] != stripped[role]).sum() for role in ("user", "item"))
@@ -245,10 +245,10 @@ def read_delimited(
     warn_if(n_stripped, "removed the blanks after {n} ids", of=str(blocks.path))
 
 
-def _frames(
+def read_frames(
     blocks: TextBlocks, layout: Layout, width: int, indices: Mapping[str, int]
 ) -> Iterator[tuple[Any, Sequence[int]]]:
-    """Yields DataFrames with a column of strings per role, and the line of each of their rows."""
+    """Yields DataFrames with a column of strings per name, and the line of each of their rows."""
     import polars as pl
 
     remaining = iter(blocks)

@@ -8,19 +8,20 @@ ids are sampled differently under the same seed.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from .._checks import check_range
 from . import _ids
 from ._errors import warn_if
 from ._interactions import Interactions, Split, check_same_vocabularies
 
-# The test and validation parts use different random streams under the same seed.
-_TEST, _VALID = 0, 1
+# The test and validation parts and cold items use different random streams under the same seed.
+_TEST, _VALID, _COLD = 0, 1, 2
 
 
 def split_by_ratio(
@@ -244,15 +245,81 @@ def k_core(data: Interactions, k: int, *, item_k: int | None = None) -> Interact
         core = core.select(mask)
     if not len(core):
         raise ValueError(f"`k` = {k} and `item_k` = {item_k} leave no interaction.")
-    users, items = core.degrees > 0, core.item_counts > 0
-    return Interactions(
+    users = core.degrees > 0
+    return replace(
+        _with_items(core, core.item_counts > 0),
         indptr=np.concatenate(([0], np.cumsum(core.degrees[users]))),
-        items=(np.cumsum(items) - 1)[core.items].astype(np.int32),
         user_ids=core.user_ids[users],
-        item_ids=core.item_ids[items],
-        ratings=core.ratings,
-        timestamps=core.timestamps,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class ColdItemSplit:
+    """Interactions of warm items, and of cold items that are held out entirely.
+
+    Attributes:
+      train: Interactions of the warm items, whose vocabulary has no cold item: a sampler cannot
+        draw one as a negative.
+      test: Interactions of the cold items, with a vocabulary of these and the users of ``train``.
+
+    >>> log = Interactions.from_arrays([1, 1, 2, 2, 3], [5, 6, 5, 7, 8])
+    >>> split = hold_out_items(log, fraction=0.5)
+    >>> split.train.item_ids, split.test.item_ids
+    (array([5, 8]), array([6, 7]))
+    >>> split.over_all_items().test.item_ids
+    array([5, 8, 6, 7])
+    """
+
+    train: Interactions
+    test: Interactions
+
+    def over_all_items(self) -> Split:
+        """Returns both parts with one vocabulary, of the warm items and then the cold ones."""
+        item_ids = np.concatenate([self.train.item_ids, self.test.item_ids])
+        return Split(
+            train=replace(self.train, item_ids=item_ids),
+            test=replace(
+                self.test, items=self.test.items + np.int32(self.train.n_items), item_ids=item_ids
+            ),
+        )
+
+
+def hold_out_items(data: Interactions, *, fraction: float = 0.2, seed: int = 0) -> ColdItemSplit:
+    """Holds out a random fraction of the items with all their interactions.
+
+    Args:
+      data: Interactions to split.
+      fraction: Fraction of the items with interactions that become cold, in (0, 1), rounded to
+        ``round(fraction * n)``.
+      seed: Seed of ``numpy.random.default_rng((2, seed))``, which samples from the items in the
+        order of their ids.
+
+    Returns:
+      The split. Items without interactions are warm. Users left without a training interaction
+      are counted in a :class:`DataWarning`.
+
+    Raises:
+      ValueError: If ``fraction`` leaves its range or one part would be empty.
+    """
+    by_id = np.argsort(_ids.id_ranks(data.item_ids))
+    used = by_id[data.item_counts[by_id] > 0]
+    check_range("fraction", fraction, 0, 1, low_open=True, high_open=True)
+    size = round(fraction * len(used))
+    if not 0 < size < len(used):
+        raise ValueError(f"`fraction` = {fraction} of {len(used)} items leaves one part empty.")
+    cold = np.zeros(data.n_items, bool)
+    cold[used[_sample(len(used), size, np.random.default_rng((_COLD, seed)))]] = True
+    train, test = _with_items(data, ~cold), _with_items(data, cold)
+    emptied = int(np.sum((data.degrees > 0) & (train.degrees == 0)))
+    warn_if(emptied, "{n} users have no interaction left in training")
+    return ColdItemSplit(train, test)
+
+
+def _with_items(data: Interactions, kept: Bool[np.ndarray, " n_items"]) -> Interactions:
+    """Returns the interactions of some items, with a vocabulary of these items."""
+    part = data.select(kept[data.items])
+    index = (np.cumsum(kept) - 1).astype(np.int32)
+    return replace(part, items=index[part.items], item_ids=data.item_ids[kept])
 
 
 def _size(name: str, fraction: float, n: int) -> int:

@@ -9,6 +9,8 @@ from ._encoder import Encoder as Encoder
 from ._encoder import Similarity as Similarity
 from ._encoder import Tables as Tables
 from ._encoder import inner_scores as inner_scores
+from ._feature_encoder import FeatureEncoder as FeatureEncoder
+from ._feature_encoder import feature_vectors as feature_vectors
 from ._gin import GIN as GIN
 from ._graph_batch import GraphArrays as GraphArrays
 from ._graph_batch import GraphBatch as GraphBatch

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Int64
 
 from .._checks import check_range
-from ..data import Interactions, as_interactions
+from ..data import FeatureSchema, FeatureTable, Interactions, as_interactions
 from ._base import BaseRecommender, Csr, checked_k
 from ._export import export
+from ._feature_model import FeatureModel
 from ._ids import Ids
 from ._rank import best
 from ._results import Neighbours, Recommendations, ids_at
@@ -22,9 +23,14 @@ from ._results import Neighbours, Recommendations, ids_at
 Similarity = Literal["inner", "cosine"]
 
 _ARRAYS = ("indptr", "item_ids", "items", "taken", "user_ids", "users")
+_FEATURE_MODELS = ("user_model", "item_model")
 
 # Best for users held out of training, over matrix factorisation and LightGCN on MovieLens.
 _RIDGES = {"inner": 0.3, "cosine": 3.0}
+_NO_MODEL = (
+    "`{}` must be given to `from_tables`, to compute vectors from features; the feature part of a "
+    "FeatureEncoder is one."
+)
 _ROWS = 65536  # item rows converted to float64 at a time
 
 
@@ -60,6 +66,8 @@ class Recommender(BaseRecommender):
       items: Item vectors, float32 ``[n_items, dim]``.
       known: Known interactions, with the ids of users and items.
       similarity: Score of a user and an item: ``"inner"`` product or ``"cosine"``.
+      user_model: Vectors of new users from their features, for :meth:`recommend_from_features`.
+      item_model: Vectors of new items from their features, for :meth:`with_items`.
 
     Raises:
       ValueError: If the sizes are inconsistent, a vector is not finite (the model diverged), scores
@@ -70,6 +78,8 @@ class Recommender(BaseRecommender):
     items: Float32[np.ndarray, "n_items dim"]
     known: Interactions
     similarity: Similarity = "inner"
+    user_model: FeatureModel | None = None
+    item_model: FeatureModel | None = None
 
     _format, _kind = "crl_jax recommender", "recommender"
 
@@ -94,6 +104,13 @@ class Recommender(BaseRecommender):
                 "`users` and `items` must have equal widths, "
                 f"got {self.users.shape[1]} and {self.items.shape[1]}."
             )
+        for name in _FEATURE_MODELS:
+            model: FeatureModel | None = getattr(self, name)
+            if model is not None and model.dense.shape[1] != self.items.shape[1]:
+                raise ValueError(
+                    f"`{name}` must have the width {self.items.shape[1]} of `items`, "
+                    f"got {model.dense.shape[1]}."
+                )
         # In float64 without a float64 copy of the table.
         squares = [
             np.einsum("nd,nd->n", x, x, dtype=np.float64).max() for x in (self.users, self.items)
@@ -107,7 +124,13 @@ class Recommender(BaseRecommender):
 
     @classmethod
     def from_tables(
-        cls, tables: Any, known: Any, *, similarity: Similarity = "inner"
+        cls,
+        tables: Any,
+        known: Any,
+        *,
+        similarity: Similarity = "inner",
+        user_model: FeatureModel | None = None,
+        item_model: FeatureModel | None = None,
     ) -> "Recommender":
         """Constructs a recommender from arrays.
 
@@ -118,22 +141,34 @@ class Recommender(BaseRecommender):
             with users and items in the order of the tables: the training set, or its ``data.union``
             with the validation set. Queries and results use its ids.
           similarity: ``"inner"`` or ``"cosine"``.
+          user_model, item_model: See the attributes.
 
         Raises:
           ValueError: As :class:`Recommender`.
         """
         known = as_interactions(known)
         users, items = (_float32(n, t) for n, t in zip(("users", "items"), _user_item_pair(tables)))
-        return cls(users, items, replace(known, ratings=None, timestamps=None), similarity)
+        known = replace(known, ratings=None, timestamps=None)
+        return cls(users, items, known, similarity, user_model, item_model)
 
     @classmethod
     def _restored(cls, stored: dict[str, np.ndarray], meta: dict[str, Any]) -> "Recommender":
-        if tuple(sorted(stored)) != _ARRAYS:
-            raise ValueError(f"expected the arrays {list(_ARRAYS)}, got {sorted(stored)}.")
+        schemas = {name: meta[name] for name in _FEATURE_MODELS if name in meta}
+        parts = [f"{name}/{part}" for name in schemas for part in ("categories", "dense")]
+        if sorted(stored) != (expected := sorted([*_ARRAYS, *parts])):
+            raise ValueError(f"expected the arrays {expected}, got {sorted(stored)}.")
+        models = {
+            name: FeatureModel(
+                FeatureSchema.from_dict(schema),
+                stored[f"{name}/dense"],
+                stored[f"{name}/categories"],
+            )
+            for name, schema in schemas.items()
+        }
         ids = {name: stored[name] for name in ("user_ids", "item_ids")}
         known = Interactions(indptr=stored["indptr"], items=stored["taken"], **ids)
         similarity: Any = meta.get("similarity")
-        return cls.from_tables(stored, known, similarity=similarity)
+        return cls.from_tables(stored, known, similarity=similarity, **models)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the recommender atomically to one file, without pickle.
@@ -142,9 +177,84 @@ class Recommender(BaseRecommender):
           path: The file; by convention ``recommender.npz`` in the run directory.
         """
         known = self.known
-        tree = {"users": self.users, "items": self.items, **self._ids_by_name()}
+        tree: dict[str, Any] = {"users": self.users, "items": self.items, **self._ids_by_name()}
         tree |= {"indptr": known.indptr, "taken": known.items}
-        self._write(path, tree, {"similarity": self.similarity})
+        meta: dict[str, Any] = {"similarity": self.similarity}
+        for name in _FEATURE_MODELS:
+            model: FeatureModel | None = getattr(self, name)
+            if model is not None:
+                tree[name] = {"dense": model.dense, "categories": model.categories}
+                meta[name] = model.schema.to_dict()
+        self._write(path, tree, meta)
+
+    def with_items(self, table: FeatureTable, ids: Any = None) -> "Recommender":
+        """Returns a recommender with further items, whose vectors are computed by ``item_model``.
+
+        New items follow the others in the catalogue. They can be recommended, scored and compared
+        as all others, and saved with them.
+
+        Args:
+          table: Raw features of the new items, such as of :func:`crl_jax.data.read_features`; other
+            items may be among them.
+          ids: Ids of the new items; by default those of ``table`` that the catalogue lacks.
+
+        Raises:
+          ValueError: If there is no ``item_model``, no item is new, or one of ``ids`` is in the
+            catalogue or not in ``table``.
+        """
+        if self.item_model is None:
+            raise ValueError(_NO_MODEL.format("item_model"))
+        known = self.known
+        have = {str(name) for name in known.item_ids.tolist()}
+        names = np.asarray(table.ids if ids is None else ids).ravel()
+        is_new = np.array([str(name) not in have for name in names.tolist()], bool)
+        if ids is not None and not is_new.all():
+            first = names[int(np.argmin(is_new))]
+            raise ValueError(f"`ids` must be new items, got {first}, which is in the catalogue.")
+        names = names[is_new]
+        if not len(names):
+            raise ValueError(f"`table` must have an item that the catalogue lacks, got {table!r}.")
+        known = Interactions.from_arrays(
+            known.users,
+            known.items,
+            user_ids=known.user_ids,
+            item_ids=[*known.item_ids.tolist(), *names.tolist()],
+        )
+        vectors = self.item_model.vectors(table, names)
+        return replace(
+            self, items=_float32("items", np.concatenate([self.items, vectors])), known=known
+        )
+
+    def recommend_from_features(
+        self,
+        table: FeatureTable,
+        ids: Any = None,
+        k: int = 10,
+        *,
+        candidates: Any = None,
+        exclude: Any = None,
+    ) -> Recommendations:
+        """Returns the top-k items of new users, whose vectors are computed by ``user_model``.
+
+        Args:
+          table: Raw features of the users.
+          ids: Ids of the users in ``table``; by default all.
+          k: Number of items per user, >= 1.
+          candidates: As for :meth:`recommend`.
+          exclude: As for :meth:`recommend`.
+
+        Raises:
+          ValueError: If there is no ``user_model``, an id is unknown, or ``k`` is below 1.
+        """
+        if self.user_model is None:
+            raise ValueError(_NO_MODEL.format("user_model"))
+        names = table.ids if ids is None else table.ids[table.rows(ids)]
+        vectors = self.user_model.vectors(table, names)
+        if self.similarity == "cosine":
+            vectors = _unit(vectors)
+        known = np.zeros(len(names) + 1, np.int64), np.empty(0, np.int64)
+        lists = self._top_k(vectors, known, k, True, candidates, exclude)
+        return Recommendations(names, *lists, np.zeros(len(names), bool))
 
     def recommend_new(
         self,

@@ -76,7 +76,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Graphs": "_graphs",
     },
     "crl_jax.models": {
-        "Recommenders": "_encoder _mf _lightgcn _interaction_graph _propagation",
+        "Recommenders": "_encoder _mf _lightgcn _feature_encoder _interaction_graph _propagation",
         "Networks": "_network _projection _remat",
         "Images": "_resnet _convolution",
         "Texts": "_bert _bert_load",
@@ -104,6 +104,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "crl_jax.data": {
         "Interactions": "_interactions _load _columns _from_arrays _readers",
         "Splits": "_splits",
+        "Side features": "_features _feature_files",
         "Simulation": "_synthetic _shards",
         "Datasets and downloads": "_datasets _download",
         "Images": "_images",

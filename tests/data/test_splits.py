@@ -1,6 +1,7 @@
 """Splits: sizes, rules, reproducibility, independence of the random streams."""
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from crl_jax.data import (
     DataWarning,
     Interactions,
     Split,
+    hold_out_items,
     k_core,
     leave_k_out,
     load,
@@ -363,3 +365,60 @@ def test_a_share_of_each_user():
     assert split.test.fingerprint() == again.test.fingerprint()
     other = split_by_ratio(data, test=0.3, seed=2, per_user=True)
     assert split.test.fingerprint() != other.test.fingerprint()
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_cold_items_are_held_out_with_all_their_interactions(text):
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, 30, 400), rng.integers(0, 50, 400)
+    ids = [f"i{item}" for item in range(52)] if text else range(52)  # two without interactions
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # repeated pairs
+        log = Interactions.from_arrays(users, items, user_ids=range(30), item_ids=ids)
+    split = hold_out_items(log, fraction=0.3, seed=1)
+    n_used = int(np.sum(log.item_counts > 0))
+    assert split.test.n_items == round(0.3 * n_used)
+    assert split.test.item_counts.all()
+    assert not set(split.train.item_ids.tolist()) & set(split.test.item_ids.tolist())
+    assert split.train.n_items + split.test.n_items == 52
+
+    def pairs(part):
+        return set(zip(part.user_ids[part.users].tolist(), part.item_ids[part.items].tolist()))
+
+    assert pairs(split.train) | pairs(split.test) == pairs(log)
+    whole = split.over_all_items()
+    assert pairs(whole.train) == pairs(split.train)
+    assert pairs(whole.test) == pairs(split.test)
+    again = hold_out_items(log, fraction=0.3, seed=1)
+    assert again.test.item_ids.tolist() == split.test.item_ids.tolist()
+    other = hold_out_items(log, fraction=0.3, seed=2)
+    assert other.test.item_ids.tolist() != split.test.item_ids.tolist()
+
+
+def test_cold_items_do_not_depend_on_the_order_of_items():
+    users, items = np.arange(40) % 7, np.arange(40) % 20
+    log = Interactions.from_arrays(users, items, user_ids=range(7), item_ids=range(20))
+    shuffled = Interactions.from_arrays(
+        users, 19 - items, item_ids=range(19, -1, -1), user_ids=range(7)
+    )
+    one, other = (hold_out_items(x, fraction=0.25).test for x in (log, shuffled))
+    assert sorted(one.item_ids.tolist()) == sorted(other.item_ids.tolist())
+
+
+def test_users_of_cold_items_only_are_counted():
+    log = Interactions.from_arrays([0, 0, 1, 1], [0, 1, 0, 1])
+    alone = Interactions.from_arrays([*log.users, 2], [*log.items, 2])
+    for seed in range(20):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            split = hold_out_items(alone, fraction=0.4, seed=seed)
+        assert bool(caught) == (2 in split.test.item_ids)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "message"),
+    [(0.0, r"`fraction` must lie in \(0, 1\), got 0"), (0.1, "`fraction` = 0.1 of 2 items leaves")],
+)
+def test_fractions_of_cold_items_are_checked(fraction, message):
+    with raises(ValueError, match=message):
+        hold_out_items(Interactions.from_arrays([0, 0], [0, 1]), fraction=fraction)
