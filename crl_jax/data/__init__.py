@@ -55,6 +55,7 @@ from ._splits import union as union
 from ._splits import with_validation as with_validation
 from ._synthetic import SimulatedInteractions as SimulatedInteractions
 from ._synthetic import simulate as simulate
+from ._synthetic import simulate_features as simulate_features
 from ._texts._load import load_texts as load_texts
 from ._texts._pairs import TextPairs as TextPairs
 from ._texts._pairs import load_text_pairs as load_text_pairs

@@ -1,13 +1,14 @@
 """Simulated implicit feedback with known ground truth for every pair."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from .._checks import check_range
 from .._hyperparams import Range, check_arguments
+from ._features import FeatureTable
 from ._interactions import Interactions
 
 
@@ -21,12 +22,17 @@ class SimulatedInteractions:
       exposed: Whether the user was exposed to the item, bool ``[n_users, n_items]``.
       tau_plus: Fraction of liked items among the pairs without an interaction: the prior
         probability that an unlabelled sample is a false negative.
+      user_factors: Preferences :math:`w_u`, float64 ``[n_users, rank]``.
+      item_factors: Attributes :math:`h_i`, float64 ``[n_items, rank]``; :func:`simulate_features`
+        derives side features from them.
     """
 
     interactions: Interactions
     likes: Bool[np.ndarray, "n_users n_items"]
     exposed: Bool[np.ndarray, "n_users n_items"]
     tau_plus: float
+    user_factors: Float[np.ndarray, "n_users rank"]
+    item_factors: Float[np.ndarray, "n_items rank"]
 
 
 @check_arguments
@@ -98,9 +104,48 @@ def simulate(
     interactions = Interactions.from_arrays(
         user_index, item_index, user_ids=np.arange(n_users), item_ids=np.arange(n_items)
     )
-    likes.setflags(write=False)
-    exposed.setflags(write=False)
-    return SimulatedInteractions(interactions, likes, exposed, float(likes[~observed].mean()))
+    for array in (likes, exposed, users, items):
+        array.setflags(write=False)
+    tau_plus = float(likes[~observed].mean())
+    return SimulatedInteractions(interactions, likes, exposed, tau_plus, users, items)
+
+
+@check_arguments
+def simulate_features(
+    factors: Float[np.ndarray, "n rank"],
+    *,
+    noise: Annotated[float, Range(0, np.inf, high_open=True)] = 0.5,
+    n_tags: Annotated[int, Range(0)] = 8,
+    seed: int = 0,
+) -> FeatureTable:
+    """Simulates side features of users or items from their planted factors.
+
+    The numbers ``x0``, ``x1``, … are the factors plus normal noise. A row has the tag ``t`` if its
+    noisy projection on a random direction is among the quarter of rows with the largest ones.
+
+    Args:
+      factors: ``user_factors`` or ``item_factors`` of :func:`simulate`, ``[n, rank]``.
+      noise: Standard deviation of the noise, >= 0; that of the factors is 1.
+      n_tags: Number of tags, >= 0.
+      seed: Seed of the random generator.
+
+    Returns:
+      Features of the ids 0 to n - 1.
+
+    Raises:
+      ValueError: If an argument is out of range.
+    """
+    rng = np.random.default_rng(seed)
+    n, rank = factors.shape
+    numbers = factors + noise * rng.standard_normal((n, rank))
+    columns: dict[str, Any] = {f"x{index}": numbers[:, index] for index in range(rank)}
+    if n_tags:
+        directions = rng.standard_normal((rank, n_tags))
+        directions /= np.linalg.norm(directions, axis=0)
+        values = factors @ directions + noise * rng.standard_normal((n, n_tags))
+        tagged = values > np.quantile(values, 0.75, axis=0)
+        columns["tags"] = [[f"t{tag}" for tag in np.flatnonzero(row)] for row in tagged]
+    return FeatureTable.from_columns(np.arange(n), columns, origin="simulated features")
 
 
 def _top_mask(values: Float[np.ndarray, "rows n"], count: int) -> Bool[np.ndarray, "rows n"]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from _helpers.refusals import raises
 
-from crl_jax.data import simulate, split_by_ratio
+from crl_jax.data import simulate, simulate_features, split_by_ratio
 
 
 def taken(made):
@@ -113,3 +113,24 @@ def test_arguments_out_of_range_are_named(argument):
 def test_no_interaction_at_all_is_an_error():
     with raises(ValueError, match="No interaction"):
         simulate(n_users=1, n_items=2, like_rate=0.1, n_exposed=1)
+
+
+def test_features_follow_the_factors(made):
+    exact = simulate_features(made.item_factors, noise=0.0, n_tags=5, seed=1)
+    numbers = np.stack([exact.numbers[f"x{index}"] for index in range(6)], axis=1)
+    np.testing.assert_array_equal(numbers, made.item_factors)
+    scores = made.user_factors @ numbers.T
+    lowest_liked = np.where(made.likes, scores, np.inf).min(axis=1)
+    assert np.all(lowest_liked >= np.where(made.likes, -np.inf, scores).max(axis=1))
+    for tag in range(5):  # the rows of a tag lie on one side of a plane
+        has = np.array([f"t{tag}" in bag for bag in exact.bags["tags"]])
+        assert has.mean() == pytest.approx(0.25, abs=0.01)
+        target = np.where(has, 1.0, -1.0)
+        weights = np.linalg.lstsq(np.c_[numbers, np.ones(800)], target)[0]
+        assert np.corrcoef(np.c_[numbers, np.ones(800)] @ weights, target)[0, 1] > 0.7
+    noisy = simulate_features(made.item_factors, noise=0.5, n_tags=0)
+    error = np.stack([noisy.numbers[f"x{i}"] for i in range(6)], axis=1) - made.item_factors
+    assert error.std() == pytest.approx(0.5, rel=0.05)
+    assert not noisy.bags
+    with raises(ValueError, match=r"`noise` must lie in \[0, inf\), got -1"):
+        simulate_features(made.item_factors, noise=-1.0)

@@ -213,3 +213,29 @@ def test_row_optimizers_are_refused():
             encoder=FeatureEncoder(40, 60, DIM, item_features=own),
             optimizer=train.RowOptimizer(0.1),
         )
+
+
+def test_dropout_of_ids_recovers_the_true_likes_of_items_not_in_training():
+    simulated = data.simulate(n_users=150, n_items=200, n_exposed=120, popularity_skew=0.0, seed=0)
+    table = data.simulate_features(simulated.item_factors, noise=0.1)
+    split = data.hold_out_items(simulated.interactions, fraction=0.3)
+    schema = data.FeatureSchema.fit(table, split.train.item_ids)
+    fitted = tasks.fit_ranking(
+        split.train,
+        loss=losses.bpr,
+        encoder=FeatureEncoder(
+            150, split.train.n_items, 8,
+            item_features=schema.transform(table, split.train.item_ids), item_id_dropout=0.5,
+        ),
+        optimizer=train.Optimizer(3.0, rule=train.sgd_l2),
+        epochs=30,
+        stopping=tasks.Stopping(eval_every=30),
+    )  # fmt: skip
+    encoder: FeatureEncoder = fitted.encoder
+    cold = schema.transform(table, split.test.item_ids)
+    params = fitted.run()
+    vectors = in_one(encoder.item_vectors, params, cold)
+    scores = np.asarray(encoder.encode(params).users @ vectors.T)
+    likes = simulated.likes[:, split.test.item_ids]
+    auc = [(s[x][:, None] > s[~x]).mean() for s, x in zip(scores, likes, strict=True)]
+    assert np.mean(auc) > 0.85
