@@ -34,7 +34,7 @@ from experiments._compiler import tune_compiler
 from ._report import Report, count, parser
 
 K, DIM, MIN_USERS, FRACTION = 20, 32, 5, 0.2
-RATES, LEARNING_RATES = (0.0, 0.25, 0.5, 0.75, 1.0), (1e-3, 5e-3)
+RATES, LEARNING_RATES = (0.0, 0.25, 0.5, 0.75, 1.0), (3e-3, 1e-2)
 SELECTED = "cold"
 """Metric on validation data that selects the epoch and the learning rate."""
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from crl_jax.data import DATASETS
 
@@ -47,6 +48,13 @@ TRAINING = "objective", "sampling", "encoding", "contrasting", "training"
 def _check(config: Config) -> None:
     is_searched = bool(config.protocol.tune) or config.objective.loss == "auto"
     check_search(config.protocol, is_searched)
+    encoding: Any = config.encoding
+    uses_features = (encoding.model, encoding.encoder) == ("trained", "features")
+    if config.source.cold_items is not None and not (uses_features and encoding.item_features):
+        raise ValueError(
+            f"--cold-items {config.source.cold_items:g} needs vectors of items that are not in "
+            "training: use --encoder features with --item-features."
+        )
 
 
 SCHEMA = Schema(
@@ -65,4 +73,6 @@ SCHEMA = Schema(
 def anchor(config: Config) -> Config:
     """Returns the configuration with absolute paths."""
     source = absolute(config.source, "data", "test_data", but=(*DATASETS, "simulated"))
-    return dataclasses.replace(config, source=source)
+    files = "item_features", "user_features"
+    encoding = absolute(config.encoding, *files, but=("simulated",))
+    return dataclasses.replace(config, source=source, encoding=encoding)

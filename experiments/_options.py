@@ -50,6 +50,12 @@ class DataOptions:
     """Minimum rating of a relevant test interaction, for a test part of randomly exposed items with
     ratings. Metrics with the prefix exposed_ rank the items of each user's test part only. Training
     interactions of any rating are positives, unless --min-rating is given."""
+    cold_items: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = field(
+        default=None, metadata={WAS: None}
+    )
+    """Fraction of the items held out with all their interactions. They are ranked by their
+    features: metrics with the prefix cold rank them among each other, those with the prefix
+    cold_all among all items. Needs --encoder features."""
     user_col: str | None = None
     """Name of the user column, if it is not detected; its position from 0 in text without a
     header."""

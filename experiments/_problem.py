@@ -46,6 +46,8 @@ class Problem:
       tau_plus: The true rate of false negatives, if the data are simulated; else None.
       columns: Columns that were read from each file, and those that were not.
       exposed: All interactions of the test part, with ``--test-rating``; else None.
+      cold: Interactions of the items held out by ``--cold-items``, which the vocabulary of other
+        parts lacks; else None.
     """
 
     train: data.Interactions
@@ -55,6 +57,7 @@ class Problem:
     tau_plus: float | None = None
     columns: tuple[data.Columns, ...] = ()
     exposed: data.Interactions | None = None
+    cold: data.Interactions | None = None
 
     @property
     def n_rows(self) -> int:
@@ -87,6 +90,19 @@ class Problem:
         values = metrics.evaluate(score_fn, params, self.exposed_layout, ks=ks, mesh=mesh)
         found = metrics.summarize(values)
         return {f"exposed_{n}": x for n, x in found.items() if not n.startswith("coverage")}
+
+    @cached_property
+    def cold_layouts(self) -> dict[str, metrics.EvalLayout]:
+        """Layouts of cold items among each other and among all items, which follow the others."""
+        if self.cold is None:
+            return {}
+        whole = data.ColdItemSplit(_pairs(self.known), _pairs(self.cold)).over_all_items()
+        assert whole.test is not None
+        unknown = self.cold.select(np.zeros(len(self.cold), bool))
+        return {
+            "cold": metrics.eval_layout(unknown, self.cold),
+            "cold_all": metrics.eval_layout(whole.train, whole.test),
+        }
 
     def learned(self, phase: str, final_training: str) -> tuple[str, ...]:
         """Returns the names of the data parts that a phase trains on."""
@@ -149,6 +165,7 @@ def load_problem(
     """
     loaded, columns, tau_plus = _load(options, on_stage, on_read)
     on_stage("splitting")
+    loaded, cold = _hold_out_items(loaded, options)
     with spoken(k="--leave-last-k", seed="--split-seed", data=f"--data {options.data}"):
         split = loaded if isinstance(loaded, data.Split) else _cut_test(loaded, options)
     exposed = None
@@ -175,7 +192,7 @@ def load_problem(
         train, valid = cut.train, cut.valid
     elif valid is not None:
         known = data.union(train, valid)
-    problem = Problem(train, valid, test, known, tau_plus, columns, exposed)
+    problem = Problem(train, valid, test, known, tau_plus, columns, exposed, cold)
     _check(problem, options)
     return problem
 
@@ -213,6 +230,22 @@ def _load(
             stacklevel=2,
         )
     return data.load(options.data, merge=resplit, **given), columns, None
+
+
+def _hold_out_items(
+    loaded: data.Interactions | data.Split, options: DataOptions
+) -> tuple[data.Interactions | data.Split, data.Interactions | None]:
+    """Splits off the interactions of cold items."""
+    if options.cold_items is None:
+        return loaded, None
+    if isinstance(loaded, data.Split):
+        raise ValueError(
+            f"--cold-items holds items out of all interactions, but --data {options.data} has a "
+            "test part: name a --split, which merges its parts."
+        )
+    with spoken(fraction="--cold-items"):
+        cut = data.hold_out_items(loaded, fraction=options.cold_items, seed=options.split_seed)
+    return cut.train, cut.test
 
 
 def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:

@@ -16,10 +16,12 @@ import numpy as np
 from rich.table import Table
 
 from crl_jax import losses, metrics, samplers, serving, tasks, train
+from crl_jax.models import Tables
 
 from . import _baselines as baselines
 from ._advice import advise_on_search
 from ._config import SCHEMA, Config, anchor
+from ._features import cold_metrics, feature_models, tables_of
 from ._mesh import check_devices, mesh_of
 from ._problem import OnStage, Problem, load_problem, named, source_name
 from ._processes import gathered
@@ -50,8 +52,12 @@ from .start import AUTO, default_batch_size, searched, spaces, start
 
 BASELINES = "baselines.csv"
 _OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
-METRICS = (*_OF_USERS[:-1], "coverage", "auc", *(f"exposed_{name}" for name in _OF_USERS))
-"""Test metrics, in display order; those named exposed rank the items of the test part only."""
+METRICS = (
+    *_OF_USERS[:-1], "coverage", "auc",
+    *(f"{what}_{name}" for what in ("exposed", "cold", "cold_all") for name in _OF_USERS),
+)  # fmt: skip
+"""Test metrics, in display order; those named exposed rank the items of the test part only, those
+named cold are of the items held out by ``--cold-items``."""
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
 
@@ -239,6 +245,8 @@ class Recommend(Study[Config, Problem]):
         sizes.append(f"{len(problem.test):,} test")
         if problem.exposed is not None:
             sizes[-1] += f" of {len(problem.exposed):,} exposed"
+        if problem.cold is not None:
+            sizes.append(f"{len(problem.cold):,} of {problem.cold.n_items:,} cold items")
         yield (
             f"{problem.known.n_users:,} users × {problem.known.n_items:,} items; interactions: "
             f"{', '.join(sizes)}"
@@ -283,7 +291,7 @@ class Recommend(Study[Config, Problem]):
         final = None
         if protocol.final_training == "train" and n_seeds >= protocol.seeds:
             start = choice.point * n_seeds
-            final = [gathered(searched.tables(start + i)) for i in range(protocol.seeds)]
+            final = [gathered(tables_of(searched, start + i)) for i in range(protocol.seeds)]
         return SearchResult(points, choice, final)
 
     def train_models(
@@ -301,7 +309,7 @@ class Recommend(Study[Config, Problem]):
         epochs = searched.choice.epochs
         path = checkpoints / f"{phase}.npz"
         fitted = train_runs(config, problem, phase, numbers, path, on_entry, stop_at=epochs)
-        yield [gathered(fitted.tables(i)) for i in range(fitted.n_runs)]
+        yield [gathered(tables_of(fitted, i)) for i in range(fitted.n_runs)]
 
     def _space(self, config: Config, names: dict[str, Any], problem: Problem) -> Space:
         """Returns the points of the sweep of a configuration, without a grid if there is none."""
@@ -324,6 +332,7 @@ class Recommend(Study[Config, Problem]):
         values = metrics.evaluate(*scored(learned), problem.layout, ks=ks, mesh=mesh)
         found = metrics.summarize(values)
         found |= problem.exposed_metrics(*scored(learned), ks, mesh)
+        found |= cold_metrics(config.encoding, problem, learned, ks)
         shown = [name for name in found if name.partition("@")[0] in METRICS]
         return Evaluation(
             {name: found[name] for name in sorted(shown, key=_display_order)},
@@ -359,16 +368,19 @@ class Recommend(Study[Config, Problem]):
         self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
     ) -> None:
         """Saves the tables of all seeds, and the recommender of the first that has not diverged."""
-        stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *models)
+        tables = [Tables(each.users, each.items) for each in models]
+        stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *tables)
         learned = problem.learned(phase, config.protocol.final_training)
         save_model(folder, Model(stacked, problem.known, problem.test, learned), config)
-        finite = (t for t in models if all(np.isfinite(table).all() for table in t))
+        finite = (t for t in models if all(np.isfinite(x).all() for x in jax.tree.leaves(t)))
         if (first := next(finite, None)) is not None:  # otherwise `topk` reports the divergence
             encoding = config.encoding
+            known = problem.joined(problem.learned("use", "all"))
             serving.Recommender.from_tables(
                 first,
-                problem.joined(problem.learned("use", "all")),
+                known,
                 similarity=encoding.serve_similarity or encoding.similarity or "inner",
+                **feature_models(encoding, known, first),
             ).save(folder / RECOMMENDER)
 
     def draw_curves(

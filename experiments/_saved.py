@@ -11,6 +11,7 @@ import numpy as np
 from crl_jax import baselines, data, models, serving, train
 
 from ._config import Config
+from ._features import FeatureTables
 from ._ranges import shorten
 from ._rundir import CHECKPOINT, CONFIG
 from .encoders import ENCODERS
@@ -18,7 +19,7 @@ from .encoders import ENCODERS
 MODEL, RECOMMENDER = "model.npz", "recommender.npz"
 FITTED = "seed-{}.npz"
 """Name of the file of a fitted baseline."""
-Learned: TypeAlias = models.Tables | baselines.FittedBaseline
+Learned: TypeAlias = models.Tables | FeatureTables | baselines.FittedBaseline
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ class Model:
 
 def scored(learned: Learned) -> tuple[Callable[..., Any], Any]:
     """Returns the score function of a model, and its parameters."""
-    is_fitted = isinstance(learned, baselines.FittedBaseline)
-    return (learned, None) if is_fitted else (models.inner_scores, learned)
+    if isinstance(learned, baselines.FittedBaseline):
+        return learned, None
+    return models.inner_scores, models.Tables(learned.users, learned.items)
 
 
 def save_model(folder: Path, model: Model, config: Config) -> None:

@@ -3,14 +3,18 @@
 A new encoder requires an :class:`EncoderEntry` in :data:`ENCODERS`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from crl_jax import data, models
 
+from ._features import KINDS, read_side
 from ._options import EncoderOptions
-from ._registry import Entry, Registry, declared, settle
+from ._registry import Entry, Hyperparam, Registry, count, declared, settle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,34 @@ def _factors(log: data.Interactions, *, dropout: float, **values: Any) -> models
     return models.MatrixFactorization(log.n_users, log.n_items, dropout=dropout or None, **values)
 
 
+class FeatureEntry(EncoderEntry):
+    """The encoder of ids and side features, whose files are flags."""
+
+    def check(self, values: Mapping[str, Any], given: Collection[str]) -> None:
+        """See :meth:`Entry.check`."""
+        del given
+        if values["user_features"] is None and values["item_features"] is None:
+            raise ValueError(
+                "--encoder features needs --item-features or --user-features, files of features."
+            )
+
+
+def _with_features(
+    log: data.Interactions, *, min_category_count: int, **values: Any
+) -> models.Encoder:
+    for kind, ids in zip(KINDS, (log.user_ids, log.item_ids)):
+        if (path := values[f"{kind}_features"]) is not None:
+            schema, table = read_side(kind, path, ids, min_category_count)
+            encoded = schema.transform(table, ids)
+            values[f"{kind}_features"] = jax.tree.map(jnp.asarray, encoded)
+    return models.FeatureEncoder(log.n_users, log.n_items, **values)
+
+
+def _file(kind: str) -> Hyperparam:
+    said = f"File with side features of {kind}s, one per line; simulated for simulated data"
+    return Hyperparam(None, said, kind=str, sweeps=False)
+
+
 ENCODERS = Registry(
     {
         "mf": EncoderEntry(
@@ -73,6 +105,17 @@ ENCODERS = Registry(
         ),
         "lightgcn": entry_of(
             models.LightGCN, "n_layers", "edge_dropout", flags={"n_layers": "layers"}
+        ),
+        "features": FeatureEntry(
+            source=models.FeatureEncoder,
+            hyperparams={
+                **{f"{kind}_features": _file(kind) for kind in reversed(KINDS)},
+                **declared(models.FeatureEncoder, "item_id_dropout", "user_id_dropout"),
+                "min_category_count": count(
+                    2, "Number of users or items that a category must occur in to have an embedding"
+                ),
+            },
+            make=_with_features,
         ),
     },
     make=entry_of,
