@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from _helpers.programs import counted, in_one
 from _helpers.refusals import raises
+from jax.sharding import Mesh
 from jax.test_util import check_grads
 
 from crl_jax import data, losses, samplers, tasks, train
@@ -200,6 +201,26 @@ def test_it_trains_with_samplers_and_sweeps_of_the_rate(sampler):
     first, last = fitted.history[0]["loss"], fitted.history[-1]["loss"]
     assert np.all(np.asarray(last) < np.asarray(first))
     assert fitted.tables(1).items.shape == (60, DIM)
+
+
+def test_tables_sharded_by_rows_give_what_one_device_gives():
+    log = data.simulate(n_users=41, n_items=61, n_exposed=30, seed=1).interactions
+    encoder = FeatureEncoder(
+        41, 61, DIM, user_features=features(41, 1, 3, 2, 0), item_features=features(61, 2, 5, 2, 1)
+    )
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "table"))
+    one, many = (
+        tasks.fit_ranking(
+            log,
+            loss=losses.bpr,
+            encoder=encoder,
+            optimizer=train.Optimizer(1.0, rule=train.sgd_l2),
+            config=train.TrainConfig(64, mesh=mesh),
+            epochs=1,
+        ).run()
+        for mesh in (None, mesh)
+    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), one, many)
 
 
 def test_row_optimizers_are_refused():

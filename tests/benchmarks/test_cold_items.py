@@ -1,0 +1,68 @@
+"""The benchmark of cold items: its features, references, selection and metrics."""
+
+import jax
+import numpy as np
+import pytest
+from _helpers.files import write
+
+from benchmarks import cold_items
+from crl_jax import data, models
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+@pytest.fixture(scope="module")
+def given():
+    simulated = data.simulate(n_users=80, n_items=90, n_exposed=60, seed=2)
+    table = data.simulate_features(simulated.item_factors, noise=0.0)
+    outer = data.hold_out_items(simulated.interactions, fraction=0.3)
+    cut = data.split_by_ratio(outer.train, test=0.1)
+    return cold_items.problem(data.ColdItemSplit(cut.train, outer.test), table, cut.test)
+
+
+def test_films_have_genres_and_decades(tmp_path):
+    lines = "1::Toy Story (1995)::Animation|Comedy\n2::Seven | Eight (1987)::Drama\n"
+    table = cold_items.films(write(tmp_path / "movies.dat", lines))
+    assert list(table.bags["genres"]) == [("Animation", "Comedy"), ("Drama",)]
+    assert list(table.bags["decade"]) == [("1990s",), ("1980s",)]
+
+
+def test_references_rank_by_what_they_know(given):
+    found = cold_items.references(given)
+    assert found["popularity"]["all"] == 0  # no cold item is above a warm one
+    assert found["content kNN"]["cold"] > found["random"]["cold"] + 0.1
+    assert found["popularity"]["warm"] > found["random"]["warm"]
+
+
+def test_metrics_of_an_encoder_are_those_of_its_tables(given):
+    log = given.train
+    encoder = models.FeatureEncoder(log.n_users, log.n_items, 4, item_features=given.warm)
+    params = jax.jit(encoder.init)(jax.random.key(0))
+
+    class Task:
+        pass
+
+    Task.encoder = encoder
+    got = cold_items.measure(given.layouts, given.cold, Task, params, None)
+    users = np.asarray(params["users"], np.float64)
+    part = params["item_features"]
+    features = cold_items.vectors(given.cold)
+    weights = np.concatenate([part["categories"], part["dense"]])
+    scores = models.Tables(users.astype("f4"), (features @ weights).astype("f4"))
+    want = cold_items.ndcg({"cold": given.layouts["cold"]}, {"cold": scores})["cold"]
+    assert got["cold"] == pytest.approx(float(want), abs=1e-3)
+    assert set(got) == {"cold", "all", "warm"}
+
+
+def test_each_rate_is_selected_by_its_best_epoch():
+    rates = cold_items.RATES
+    runs = {"rate": np.repeat(rates, 2), "lr": np.tile([0.1, 0.2], len(rates))}
+    history = []
+    for epoch, best in ((3, 0), (6, 1)):
+        scores = np.zeros(2 * len(rates))
+        scores[best::2] = 0.1 * epoch
+        history.append({"epoch": epoch, "cold": scores})
+    history[0]["cold"][0] = 1.0
+    found = cold_items.chosen(history, runs)
+    assert found[rates[0]] == (0.1, 3)
+    assert {found[rate] for rate in rates[1:]} == {(0.2, 6)}
