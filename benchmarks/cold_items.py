@@ -30,6 +30,7 @@ import numpy as np
 
 from crl_jax import data, losses, metrics, models, tasks, train
 from experiments._compiler import tune_compiler
+from experiments._features import reference_tables
 
 from ._report import Report, count, parser
 
@@ -86,7 +87,8 @@ def problem(
     }
     if warm_test is not None:
         layouts["warm"] = metrics.eval_layout(split.train, warm_test)
-    return Problem(split.train, *jax.tree.map(jnp.asarray, (warm, cold)), layouts)
+    warm, cold = jax.tree.map(jnp.asarray, (warm, cold))
+    return Problem(split.train, warm, cold, layouts)
 
 
 def ndcg(layouts: Any, tables: dict[str, models.Tables]) -> dict[str, jax.Array]:
@@ -140,50 +142,14 @@ def fit(given: Problem, runs: dict[str, np.ndarray], epochs: int, every: int) ->
     return fitted.history
 
 
-def vectors(features: data.Features) -> np.ndarray:
-    """Returns the weights of all categories in dense rows, and the dense features."""
-    rows = np.zeros((len(features), features.n_categories))
-    for row, own, weights in zip(
-        rows, np.asarray(features.categories), np.asarray(features.weights)
-    ):
-        row[own[own >= 0]] = weights[own >= 0]
-    return np.concatenate([rows, np.asarray(features.dense)], axis=1)
-
-
 def references(given: Problem) -> dict[str, dict[str, float]]:
     """Computes the metrics of the references without training."""
-    log, warm, cold = given.train, vectors(given.warm), vectors(given.cold)
-    rng, features = np.random.default_rng(0), np.concatenate([warm, cold])
-    counts = log.item_counts
-    design = np.concatenate([features, np.ones((len(features), 1))], axis=1)
-    weights = np.linalg.lstsq(design[: log.n_items], np.log1p(counts))[0]
-    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    profiles = np.zeros((log.n_users, features.shape[1]))
-    np.add.at(profiles, log.users, unit[log.items])
-
-    def same(scores: np.ndarray) -> models.Tables:
-        return _tables(np.ones((log.n_users, 1)), scores[:, None])
-
-    popularity = np.concatenate([counts, np.zeros(len(cold))]) + rng.random(len(features))
-    scored = {
-        "random": _tables(
-            rng.standard_normal((log.n_users, DIM)), rng.standard_normal((len(features), DIM))
-        ),
-        "popularity": same(popularity),
-        "popularity by features": same(design @ weights),
-        "content kNN": _tables(profiles, unit),
-    }
-    found = {}
-    for name, (users, items) in scored.items():
-        n = log.n_items
+    found, n = {}, given.train.n_items
+    for name, (users, items) in reference_tables(given.train, given.warm, given.cold).items():
         parts = {"cold": items[n:], "all": items, "warm": items[:n]}
         tables = {metric: models.Tables(users, part) for metric, part in parts.items()}
         found[name] = {k: float(x) for k, x in ndcg(given.layouts, tables).items()}
     return found
-
-
-def _tables(users: np.ndarray, items: np.ndarray) -> models.Tables:
-    return models.Tables(jnp.asarray(users, jnp.float32), jnp.asarray(items, jnp.float32))
 
 
 def chosen(history: list[dict[str, Any]], runs: dict[str, np.ndarray]) -> dict[float, Any]:
@@ -205,9 +171,9 @@ def main() -> None:
     arguments.add_argument(
         "--data", type=Path, required=True, help="folder with pairs.txt and movies.dat"
     )
-    arguments.add_argument("--users", type=count, default=1000, help="number of sampled users")
-    arguments.add_argument("--epochs", type=count, default=40, help="largest number of epochs")
-    arguments.add_argument("--every", type=count, default=4, help="epochs between evaluations")
+    arguments.add_argument("--users", type=count, default=500, help="number of sampled users")
+    arguments.add_argument("--epochs", type=count, default=30, help="largest number of epochs")
+    arguments.add_argument("--every", type=count, default=3, help="epochs between evaluations")
     arguments.add_argument("--seeds", type=count, default=2, help="seeds of the final training")
     args = arguments.parse_args()
     table = films(args.data / "movies.dat")

@@ -11,6 +11,8 @@ from crl_jax import data, losses, metrics, models, serving, tasks
 from ._options import EncoderOptions
 from ._problem import Problem
 
+_MAX_ENTRIES = 2**27
+"""Entries of a matrix of features, 0.5 GB, beyond which references by features are omitted."""
 SIMULATED = "simulated"
 """Name of the simulated features, which belong to the simulated data."""
 KINDS = ("user", "item")
@@ -83,17 +85,90 @@ def cold_metrics(
     """
     if problem.cold is None:
         return {}
-    options: Any = encoding
-    ids = problem.known.item_ids
-    schema, table = read_side("item", options.item_features, ids, options.min_category_count)
-    features = schema.transform(table, problem.cold.item_ids)
-    new = models.feature_vectors(learned.item_features, jax.tree.map(jnp.asarray, features))
+    _, cold = _encoded(encoding, problem)
+    new = models.feature_vectors(learned.item_features, cold)
     if (encoding.serve_similarity or encoding.similarity) == "cosine":
         new = losses.normalize(new)
-    items = {"cold": new, "cold_all": jnp.concatenate([jnp.asarray(learned.items), new])}
+    items = jnp.concatenate([jnp.asarray(learned.items), new])
+    return _evaluated(problem, models.Tables(learned.users, items), ks)
+
+
+def cold_references(
+    encoding: EncoderOptions, problem: Problem, ks: tuple[int, ...]
+) -> dict[str, dict[str, float]]:
+    """Returns the metrics of :func:`reference_tables`; none without ``--cold-items``."""
+    if problem.cold is None:
+        return {}
+    tables = reference_tables(problem.known, *_encoded(encoding, problem))
+    return {name: _evaluated(problem, each, ks) for name, each in tables.items()}
+
+
+def reference_tables(
+    log: data.Interactions, warm: data.Features, cold: data.Features
+) -> dict[str, models.Tables]:
+    """Returns vectors of users, and of warm and then cold items, of methods without training.
+
+    * ``random``: a random order;
+    * ``popularity``: the number of users of an item, 0 for cold items, with ties in random order;
+    * ``popularity by features``: linear regression of the logarithm of that number on the features;
+    * ``content kNN``: the sum of the cosine similarities of the features of an item with those of
+      the user's items.
+    """
+    rng, n = np.random.default_rng(0), log.n_items + len(cold)
+    counts = log.item_counts
+
+    def ranked(scores: np.ndarray) -> models.Tables:
+        return _tables(np.ones((log.n_users, 1)), scores[:, None])
+
+    found = {
+        "random": _tables(rng.standard_normal((log.n_users, 32)), rng.standard_normal((n, 32))),
+        "popularity": ranked(np.concatenate([counts, np.zeros(len(cold))]) + rng.random(n)),
+    }
+    if n * (warm.n_categories + warm.n_dense) > _MAX_ENTRIES:
+        return found
+    features = np.concatenate([dense_features(warm), dense_features(cold)])
+    design = np.concatenate([features, np.ones((n, 1))], axis=1)
+    weights = np.linalg.lstsq(design[: log.n_items], np.log1p(counts))[0]
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    profiles = np.zeros((log.n_users, features.shape[1]))
+    np.add.at(profiles, log.users, unit[log.items])
+    return {
+        **found,
+        "popularity by features": ranked(design @ weights),
+        "content kNN": _tables(profiles, unit),
+    }
+
+
+def dense_features(features: data.Features) -> np.ndarray:
+    """Returns the weights of all categories and the dense features of each user or item."""
+    rows = np.zeros((len(features), features.n_categories))
+    categories, weights = np.asarray(features.categories), np.asarray(features.weights)
+    index, place = np.nonzero(categories >= 0)
+    rows[index, categories[index, place]] = weights[index, place]
+    return np.concatenate([rows, np.asarray(features.dense)], axis=1)
+
+
+def _encoded(encoding: EncoderOptions, problem: Problem) -> tuple[data.Features, data.Features]:
+    """Returns the features of the warm and of the cold items."""
+    assert problem.cold is not None
+    options: Any = encoding
+    warm, cold = problem.known.item_ids, problem.cold.item_ids
+    schema, table = read_side("item", options.item_features, warm, options.min_category_count)
+    return tuple(  # pyright: ignore[reportReturnType]
+        jax.tree.map(jnp.asarray, schema.transform(table, ids)) for ids in (warm, cold)
+    )
+
+
+def _evaluated(problem: Problem, tables: models.Tables, ks: tuple[int, ...]) -> dict[str, float]:
+    """Returns the metrics of cold items, which follow the others in ``tables``."""
     found = {}
     for prefix, layout in problem.cold_layouts.items():
-        tables = models.Tables(learned.users, items[prefix])
-        values = metrics.summarize(metrics.evaluate(models.inner_scores, tables, layout, ks=ks))
-        found |= {f"{prefix}_{name}": x for name, x in values.items()}
-    return {name: x for name, x in found.items() if "coverage" not in name}
+        items = tables.items[problem.known.n_items :] if prefix == "cold" else tables.items
+        given = models.Tables(tables.users, items)
+        values = metrics.summarize(metrics.evaluate(models.inner_scores, given, layout, ks=ks))
+        found |= {f"{prefix}_{n}": x for n, x in values.items() if not n.startswith("coverage")}
+    return found
+
+
+def _tables(users: np.ndarray, items: np.ndarray) -> models.Tables:
+    return models.Tables(jnp.asarray(users, jnp.float32), jnp.asarray(items, jnp.float32))

@@ -21,7 +21,7 @@ from crl_jax.models import Tables
 from . import _baselines as baselines
 from ._advice import advise_on_search
 from ._config import SCHEMA, Config, anchor
-from ._features import cold_metrics, feature_models, tables_of
+from ._features import cold_metrics, cold_references, feature_models, tables_of
 from ._mesh import check_devices, mesh_of
 from ._problem import OnStage, Problem, load_problem, named, source_name
 from ._processes import gathered
@@ -39,6 +39,7 @@ from ._ranking import (
     train_runs,
 )
 from ._registry import filled
+from ._rundir import write_csv
 from ._saved import RECOMMENDER, Learned, Model, save_model, scored
 from ._screen import cell, of_seeds
 from ._study import Evaluation, OnEntry, SearchResult, Study, no_finite_score, no_search
@@ -50,7 +51,7 @@ from .presets import auto_batch_size, preset_of
 from .recipes import RECIPES
 from .start import AUTO, default_batch_size, searched, spaces, start
 
-BASELINES = "baselines.csv"
+BASELINES, COLD = "baselines.csv", "cold_baselines.csv"
 _OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
 METRICS = (
     *_OF_USERS[:-1], "coverage", "auc",
@@ -358,6 +359,8 @@ class Recommend(Study[Config, Problem]):
         yield baselines.table(found, metric, float(own.mean()))
         if (advice := baselines.advice(found, self.improvement(config))) is not None:
             yield f"hint: {advice}"
+        if references := cold_references(config.encoding, problem, config.protocol.k):
+            yield _cold_table(folder / COLD, references)
 
     def improvement(self, config: Config) -> str:
         """Returns the advice for a run with lower metrics than a baseline."""
@@ -493,6 +496,20 @@ def _compared(config: Config) -> str:
     """Returns the metric by which a run is compared with baselines."""
     ks = config.protocol.k
     return f"ndcg@{VALIDATION_K if VALIDATION_K in ks else max(ks)}"
+
+
+def _cold_table(path: Path, references: dict[str, dict[str, float]]) -> Table:
+    """Writes the metrics of references for cold items, and returns their NDCG as a table."""
+    names = [*next(iter(references.values()))]
+    rows = ([name, *(found[n] for n in names)] for name, found in references.items())
+    write_csv(path, ["model", *names], rows)
+    made = Table(title="References for cold items, without training")
+    shown = [name for name in names if "_ndcg@" in name]
+    for column in ("model", *shown):
+        made.add_column(column, justify="left" if column == "model" else "right")
+    for name, found in references.items():
+        made.add_row(name, *(f"{found[column]:.4f}" for column in shown))
+    return made
 
 
 def _display_order(name: str) -> tuple[int, int]:

@@ -213,7 +213,7 @@ class FeatureSchema:
                 numbers.append(NumberColumn(name, float(values.mean()), float(values.std())))
         bags = []
         for name, column in table.bags.items():
-            counts = Counter(category for row in rows for category in set(column[row]))
+            counts = Counter(x for row in rows.tolist() for x in set(column[row]))
             vocabulary = sorted(x for x, count in counts.items() if count >= min_count)
             if vocabulary:
                 bags.append(BagColumn(name, tuple(vocabulary)))
@@ -266,7 +266,7 @@ class FeatureSchema:
         start = 0
         for column in self.bags:
             code_of = {name: start + code for code, name in enumerate(column.vocabulary)}
-            for index, row in enumerate(rows):
+            for index, row in enumerate(rows.tolist()):
                 bag = dict.fromkeys(table.bags[column.name][row])
                 own = [code_of[name] for name in bag if name in code_of]
                 codes[index] += own

@@ -7,6 +7,7 @@ from _helpers.files import write
 
 from benchmarks import cold_items
 from crl_jax import data, models
+from experiments._features import dense_features
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -46,7 +47,7 @@ def test_metrics_of_an_encoder_are_those_of_its_tables(given):
     got = cold_items.measure(given.layouts, given.cold, Task, params, None)
     users = np.asarray(params["users"], np.float64)
     part = params["item_features"]
-    features = cold_items.vectors(given.cold)
+    features = dense_features(given.cold)
     weights = np.concatenate([part["categories"], part["dense"]])
     scores = models.Tables(users.astype("f4"), (features @ weights).astype("f4"))
     want = cold_items.ndcg({"cold": given.layouts["cold"]}, {"cold": scores})["cold"]

@@ -1,5 +1,6 @@
 """Side features on the command line: files, cold items, the saved recommender, refusals."""
 
+import csv
 import json
 
 import numpy as np
@@ -39,7 +40,13 @@ def test_cold_items_are_evaluated_and_new_ones_served(files, ratings, tmp_path, 
     flags = ["--data", str(ratings), *files, "--cold-items", "0.2", *QUICK]
     flags += ["--user-id-dropout", "0.1", "--final-training", "train", "--out", str(out)]
     assert main(flags) == 0
-    assert "of 11 cold items" in capsys.readouterr().out
+    screen = capsys.readouterr().out
+    assert "of 11 cold items" in screen
+    with (out / "cold_baselines.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["model"]: row for row in csv.DictReader(file)}
+    assert [*rows] == ["random", "popularity", "popularity by features", "content kNN"]
+    assert f"{float(rows['content kNN']['cold_ndcg@20']):.4f}" in screen
+    assert float(rows["popularity"]["cold_all_ndcg@5"]) == 0
     found = json.loads((out / "metrics.json").read_text())
     for name in ("ndcg@20", "cold_ndcg@20", "cold_all_ndcg@20", "cold_auc", "cold_all_auc"):
         assert 0 < found[name] < 1
