@@ -46,6 +46,7 @@ from ._batch_scores import normalize as normalize
 from ._batch_scores import tower_scores as tower_scores
 from ._batch_scores import view_scores as view_scores
 from ._classification import bce as bce
+from ._classification import gbce as gbce
 from ._classification import nce as nce
 from ._classification import nt_logistic as nt_logistic
 from ._classification import sigmoid_contrastive as sigmoid_contrastive

@@ -1,4 +1,4 @@
-"""Losses that classify each pair as positive or negative: BCE, SigLIP and NCE."""
+"""Losses that classify each pair as positive or negative: BCE, gBCE, SigLIP and NCE."""
 
 from typing import Annotated
 
@@ -48,6 +48,59 @@ def bce(
 
 nt_logistic = bce
 """Alias of :func:`bce`."""
+
+
+@per_anchor_loss
+@check_arguments
+def gbce(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    sampling_rate: Annotated[hp.PerAnchor, hp.Range(0.0, 1.0, low_open=True)],
+    calibration: hp.Share = 0.75,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Generalised binary cross-entropy (gBCE), which calibrates BCE of sampled negatives.
+
+    .. math::
+        \ell = -\frac1{N + 1} \Bigl[\beta \log \sigma(s^+/\tau)
+            + \sum_j \log \sigma(-s_j/\tau)\Bigr], \qquad \beta = 1 - t\,(1 - \alpha)
+
+    with N unmasked negatives and the temperature :math:`\tau`. If only some of the negatives are
+    sampled, the sigmoids that minimise BCE overestimate the probability of an item. Those that
+    minimise gBCE with :math:`\beta = \alpha` are equal to it, as if all negatives were used.
+    :math:`\beta = 1` is BCE with summed negatives.
+
+    Args:
+      sampling_rate: Fraction :math:`\alpha` in (0, 1] of all negatives that is sampled:
+        ``n_neg / (n_items - 1)`` for one positive; a scalar or an array that broadcasts to
+        ``[*batch]``.
+      calibration: Calibration :math:`t` in [0, 1]: 0 for BCE, 1 for calibrated probabilities; a
+        scalar or an array that broadcasts to ``[*batch]``.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Petrov and Macdonald, `gSASRec: Reducing Overconfidence in Sequential Recommendation Trained
+      with Negative Sampling <https://arxiv.org/abs/2308.07192>`_, 2023, section 5, where
+      :math:`\beta = \alpha\,(t\,(1 - 1/\alpha) + 1/\alpha)`.
+
+    >>> pos, neg = jnp.array([2.0, 0.0]), jnp.array([[1.0], [0.5]])
+    >>> print(f"{gbce(pos, neg, sampling_rate=0.01, calibration=0.75):.4f}")
+    0.6246
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    rate, t = (
+        per_anchor(name, value, a.pos.shape, a.pos.dtype)
+        for name, value in (("sampling_rate", sampling_rate), ("calibration", calibration))
+    )
+    missed = (1 - t * (1 - rate)) * softplus(-a.pos / a.temperature)
+    false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
+    n = count_kept(a.neg, a.where).astype(a.neg.dtype)
+    return finish((missed + n * false_alarm) / (n + 1), a, reduce_fn)
 
 
 @per_anchor_loss

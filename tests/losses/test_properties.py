@@ -60,6 +60,13 @@ def np_bce(pos, extra, neg, m, t):
     return minus_log_sigmoid(pos / t) + mean(minus_log_sigmoid(-neg / t), m)
 
 
+def np_gbce(pos, extra, neg, m, t, sampling_rate, calibration):
+    # The power of the probability of the positive, as in the paper.
+    power = sampling_rate * (calibration * (1 - 1 / sampling_rate) + 1 / sampling_rate)
+    apart = (m * minus_log_sigmoid(-neg / t)).sum(-1)
+    return (power * minus_log_sigmoid(pos / t) + apart) / (m.sum(-1) + 1)
+
+
 def from_denominator(pos, g, t):
     return np.log1p(g / np.exp(pos / t))  # -log(e^pos / (e^pos + g))
 
@@ -365,6 +372,7 @@ class Case(NamedTuple):
 LOSSES = {
     "bpr": Case(losses.bpr, np_bpr),
     "bce": Case(losses.bce, np_bce),
+    "gbce": Case(losses.gbce, np_gbce, dict(sampling_rate=0.2, calibration=0.6)),
     "gbpr": Case(losses.gbpr, np_gbpr, dict(rho=0.4), 0, ("group", "where_group")),
     "mpr": Case(losses.mpr, np_mpr, dict(balance=0.7), 0, ("likely",)),
     "mpr_extra": Case(losses.mpr, np_mpr, dict(balance=0.7), 2, ("likely",)),
@@ -568,7 +576,8 @@ ENDS = {"tau_plus": [0, 0.6], "alpha": [1], "rho": [0, 1], "balance": [0, 1], "m
         "repulsion": [0], "exponent": [0], "drop_rate": [0, 1], "bias": [9], "min_score": [0.2],
         "pos_temperature": [5], "ratio": [40], "mu": [-1], "sigma": [0.2, 30],
         "pos_scale": [0.2, 30], "neg_scale": [0.2, 30], "inclusion": [0, 1],
-        "radius": [0, 1e-6, 0.7, 2], "top_fraction": [0, 1], "cutoff": [1, 9]}  # fmt: skip
+        "radius": [0, 1e-6, 0.7, 2], "top_fraction": [0, 1], "cutoff": [1, 9],
+        "sampling_rate": [1], "calibration": [0, 1]}  # fmt: skip
 """Values of hyper-parameters at which :func:`test_value` tests the formulas, too."""
 
 
