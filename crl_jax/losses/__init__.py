@@ -96,6 +96,7 @@ from ._supervised import oracle_pairwise as oracle_pairwise
 from ._supervised import punce as punce
 from ._supervised import supervised_contrastive as supervised_contrastive
 from ._surrogates import pairwise_softmax as pairwise_softmax
+from ._tiled import tiled_catalogue_loss as tiled_catalogue_loss
 from ._tiled import tiled_tower_loss as tiled_tower_loss
 from ._tiled import tiled_view_loss as tiled_view_loss
 from ._top_k import lambda_loss_at_k as lambda_loss_at_k

@@ -1,9 +1,9 @@
-"""In-batch losses with memory linear in the batch size.
+"""Losses with in-batch negatives, or all items of a catalogue, in linear memory.
 
-The score matrix of in-batch negatives is quadratic in the batch size. These functions compute it
-in tiles of a few rows: a tile has all scores of its anchors, as required by every loss of this
-package, including rank-based ones. The gradient is computed together with the value of each tile,
-so that no score is computed twice.
+The score matrix of in-batch negatives is quadratic in the batch size, and that of a catalogue has
+a column per item. These functions compute it in tiles of a few rows: a tile has all scores of its
+anchors, as required by every loss of this package, including rank-based ones. The gradient is
+computed together with the value of each tile, so that no score is computed twice.
 """
 
 from collections.abc import Callable
@@ -120,6 +120,67 @@ def tiled_tower_loss(
     return mean_loss(loss, x, pos, y, ids, weights, rows, axis_name, hyperparams, where)
 
 
+@check_arguments
+def tiled_catalogue_loss(
+    loss: Loss,
+    x: Float[Array, "batch dim"],
+    items: Float[Array, "n_items dim"],
+    targets: Int[Array, "batch"],
+    *,
+    where: Bool[Array, "batch"] | None = None,
+    weights: Float[Array, "batch"] | None = None,
+    rows: int | None = None,
+    **hyperparams: Any,
+) -> Float[Array, ""]:
+    r"""Mean loss over B anchors, each with one item and all others of a catalogue as negatives.
+
+    The scores are inner products. For :func:`info_nce`, the loss of an anchor is the full softmax
+    cross-entropy over the catalogue,
+
+    .. math:: -\log \frac{e^{x^\top v_i / t}}{\sum_j e^{x^\top v_j / t}},
+
+    in :math:`O((B + n) D + \text{rows} \cdot n)` memory for n items, forward and backward.
+
+    Precision: that of :func:`tower_scores`.
+
+    Args:
+      x: Anchors, such as users or positions of sequences, shape ``[B, D]``.
+      items: Vectors of all items, shape ``[n_items, D]``.
+      targets: Item of each anchor, in ``[0, n_items)``, shape ``[B]``.
+      where: Mask of valid anchors, shape ``[B]``.
+      weights: Per-anchor loss weights, shape ``[B]``.
+      **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[B]``.
+
+    Other arguments, the result and errors are those of :func:`tiled_view_loss`.
+
+    References:
+      Klenitskiy and Vasilev, `Turning Dross Into Gold Loss: is BERT4Rec really better than SASRec?
+      <https://arxiv.org/abs/2309.07602>`_, 2023, Eq. 3, for sequences.
+
+    >>> from crl_jax import losses
+    >>> x, items = jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> print(f"{tiled_catalogue_loss(losses.info_nce, x, items, jnp.array([1])):.4f}")
+    1.4076
+    >>> print(f"{-jax.nn.log_softmax(x @ items.T)[0, 1]:.4f}")
+    1.4076
+    """
+    if items.ndim != 2 or x.ndim != 2 or x.shape[1] != items.shape[1]:
+        raise ValueError(
+            f"`items` must have shape (n_items, dim) with the width of `x`, got {items.shape} and "
+            f"{x.shape}."
+        )
+    check_shape("targets", targets, x.shape[:1])
+    check_shape("where", where, x.shape[:1])
+    if where is not None:  # as in `tower_batch`
+        x, targets = jnp.where(where[:, None], x, 0), jnp.where(where, targets, 0)
+        weights = None if weights is None else jnp.where(where, weights, 0)
+    pos = own_scores(x, jnp.take(items, targets, axis=0))
+    item_ids = jnp.arange(items.shape[0], dtype=targets.dtype)
+    return mean_loss(
+        loss, x, pos, items, targets, weights, rows, None, hyperparams, where, key_ids=item_ids
+    )
+
+
 def view_batch(
     z1: Array, z2: Array, ids: Array | None, axis_name: str | None
 ) -> tuple[Array, Array, Array]:
@@ -194,16 +255,20 @@ def mean_loss(
     hyperparams: dict[str, Any],
     where: Array | None = None,
     sum_fn: Callable[..., tuple[Array, Array]] | None = None,
+    key_ids: Array | None = None,
 ) -> Array:
     """Mean loss over anchors; ``sum_fn`` replaces :func:`tiled_sum`, of which it has the arguments.
 
-    ``ids``, ``weights`` and hyper-parameters that are no scalars have an entry per anchor.
+    ``ids``, ``weights`` and hyper-parameters that are no scalars have an entry per anchor. The keys
+    are the anchors' positives, unless ``key_ids`` has other ids.
     """
     n = anchors.shape[0]
     check_shape("weights", weights, (n,))
     anchor_samples = key_samples = Samples(
         ids, jnp.ones_like(ids, dtype=bool) if where is None else where
     )
+    if key_ids is not None:
+        key_samples = Samples(key_ids, jnp.ones_like(key_ids, dtype=bool))
     if axis_name is not None:
         gather = partial(jax.lax.all_gather, axis_name=axis_name, tiled=True)
         keys, key_samples = jax.tree.map(gather, (keys, key_samples))

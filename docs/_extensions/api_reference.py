@@ -46,7 +46,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Noisy positives": "_denoising",
         "Distances": "_distances",
         "Estimators of the sum over negatives": "_estimators",
-        "In-batch negatives": "_batch_scores _tiled _fused",
+        "In-batch negatives and catalogues": "_batch_scores _tiled _fused",
         "Properties and reductions of losses": "_common _reduce",
     },
     "crl_jax.weights": {

@@ -119,6 +119,53 @@ def test_pairs_that_are_masked_are_never_read(name):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
 
 
+@pytest.mark.parametrize("name", ["info_nce", "bayesian"])
+def test_a_catalogue_of_items(name):
+    """Each anchor has all items but its own as negatives, in value and gradient."""
+    loss, hyper = LOSSES[name]
+    x, items = embeddings(7)[0], embeddings(11, seed=1)[0]
+    targets, weights = jnp.array([3, 10, 3, 0, 5, 99, 2]), jnp.linspace(1, 2, 7)
+    where = jnp.array([True, True, False, True, True, False, True])
+    kept = np.flatnonzero(where)
+
+    def tiled(x, items, temperature):
+        return losses.tiled_catalogue_loss(
+            loss, x, items, targets, where=where, weights=weights, rows=3,
+            temperature=temperature, **hyper,
+        )  # fmt: skip
+
+    def direct(x, items, temperature):
+        scores = jnp.matmul(x[kept], items.T)
+        own = jax.nn.one_hot(targets[kept], 11, dtype=bool)
+        return loss(
+            jnp.sum(jnp.where(own, scores, 0), axis=1), scores, where=~own, weights=weights[kept],
+            temperature=temperature, **hyper,
+        )  # fmt: skip
+
+    args = items, jnp.float32(0.5)
+    got = jax.jit(jax.value_and_grad(tiled, (0, 1, 2)))(
+        jnp.where(where[:, None], x, jnp.nan), *args
+    )
+    want = jax.jit(jax.value_and_grad(direct, (0, 1, 2)))(x, *args)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
+
+
+def test_infonce_of_a_catalogue_is_the_softmax():
+    x, items = embeddings(6)[0], embeddings(6, seed=1)[1]
+    got = losses.tiled_catalogue_loss(losses.info_nce, x, items, jnp.arange(6)[::-1], rows=4)
+    logits = np.asarray(x, np.float64) @ np.asarray(items, np.float64).T
+    own = np.take_along_axis(logits, np.arange(6)[::-1, None], axis=1)[:, 0]
+    np.testing.assert_allclose(got, np.mean(np.log(np.exp(logits).sum(axis=1)) - own), rtol=1e-5)
+
+
+def test_a_catalogue_of_another_width_is_refused():
+    x = embeddings(3)[0]
+    with raises(ValueError, match="`items` must have shape .* with the width of `x`"):
+        losses.tiled_catalogue_loss(losses.info_nce, x, x[:, :2], jnp.arange(3))
+    with refused("targets"):
+        losses.tiled_catalogue_loss(losses.info_nce, x, x, jnp.arange(2))
+
+
 def test_gradients_reach_weights_and_hyper_parameters():
     x, y = embeddings(5)
     tau_plus = jnp.linspace(0.01, 0.2, 10)  # one for each anchor
