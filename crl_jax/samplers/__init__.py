@@ -19,6 +19,7 @@ from ._dynamic import AOBPR as AOBPR
 from ._dynamic import DNS as DNS
 from ._positives import Positives as Positives
 from ._positives import randint_below as randint_below
+from ._positives import sample_absent as sample_absent
 from ._positives import sample_seen as sample_seen
 from ._positives import sample_unseen as sample_unseen
 from ._priors import Prior as Prior

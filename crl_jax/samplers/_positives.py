@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import field
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +137,37 @@ def sample_unseen(
     rank = randint_below(key, (n, *users.shape), positives.n_items - (high - low))
     first = search_rows(positives.gaps, rank, low, high, positives.rounds)
     return jnp.moveaxis(rank + (first - low[None]), 0, -1)
+
+
+def sample_absent(
+    key: Key[Array, ""], lists: Int[Array, "batch length"], n_items: int, n: int
+) -> Int[Array, "batch n"]:
+    """Draws ``n`` items per list uniformly, with replacement, from the items that it lacks.
+
+    The method is that of :func:`sample_unseen`, for lists that are part of a batch.
+
+    Args:
+      key: Random key.
+      lists: Item indices in any order; negative entries are padding, and repetitions are allowed.
+      n_items: Number of items in the catalogue. Static.
+      n: Draws per list. Static.
+
+    Returns:
+      Int32 item indices; ``n_items``, which is out of range, for lists of the whole catalogue.
+
+    >>> print(sample_absent(jax.random.key(0), jnp.array([[3, -1, 0, 0], [1, 2, 0, 3]]), 4, 6))
+    [[2 2 1 1 2 1]
+     [4 4 4 4 4 4]]
+    """
+    listed = jnp.sort(jnp.where(lists < 0, n_items, lists), axis=1)
+    again = jnp.pad(listed[:, 1:] == listed[:, :-1], ((0, 0), (1, 0)))
+    listed = jnp.sort(jnp.where(again, n_items, listed), axis=1)
+    n_absent = n_items - jnp.sum(listed < n_items, axis=1, dtype=jnp.int32)
+    place = jnp.arange(lists.shape[1], dtype=listed.dtype)
+    gaps = jnp.where(listed < n_items, listed - place[None], n_items).astype(jnp.int32)
+    rank = randint_below(key, (n, len(lists)), n_absent).T
+    below = jax.vmap(partial(jnp.searchsorted, side="right"))(gaps, rank)
+    return jnp.where(n_absent[:, None] > 0, rank + below.astype(jnp.int32), n_items)
 
 
 def sample_seen(

@@ -8,7 +8,7 @@ from _helpers.negatives import interactions_of
 from scipy import stats
 
 from crl_jax.data import Interactions
-from crl_jax.samplers import Positives, sample_seen, sample_unseen
+from crl_jax.samplers import Positives, sample_absent, sample_seen, sample_unseen
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -134,3 +134,21 @@ def test_what_was_taken_is_known_by_bits_and_by_search(bitmap):
 def test_too_large_a_bitmap_is_not_made(monkeypatch):
     monkeypatch.setattr("crl_jax.samplers._positives._MAX_WORDS", 1)
     assert Positives.from_interactions(interactions_of([[0], [1]], 3), bitmap=True).bitmap is None
+
+
+def test_absent_items_of_lists_are_uniform():
+    """Lists in any order, with padding of any negative id and repeated items."""
+    rng, lists = np.random.default_rng(0), np.full((len(ADVERSARIAL), 13), -1)
+    for row, own in zip(lists, ADVERSARIAL.values(), strict=True):
+        row[: len(own)] = own
+        row[len(own) : len(own) + 2] = (own or [-5])[0]
+        rng.shuffle(row)
+    rows = jax.jit(sample_absent, static_argnums=(2, 3))(
+        jax.random.key(0), jnp.asarray(lists), 10, 5000
+    )
+    for own, row in zip(ADVERSARIAL.values(), np.asarray(rows), strict=True):
+        values, counts = np.unique(row, return_counts=True)
+        np.testing.assert_array_equal(
+            values, np.setdiff1d(np.arange(10), own) if len(own) < 10 else [10]
+        )
+        assert looks_uniform(counts)
