@@ -1,4 +1,4 @@
-"""Encoders as pure functions: users, items, images and graphs become vectors."""
+"""Encoders as pure functions: users, items, sequences, images and graphs become vectors."""
 
 from ..kernels import Convolution as Convolution
 from ._bert import BERT as BERT
@@ -30,3 +30,4 @@ from ._propagation import propagate as propagate
 from ._propagation import propagate_mixes as propagate_mixes
 from ._remat import Remat as Remat
 from ._resnet import ResNet as ResNet
+from ._sasrec import SASRec as SASRec

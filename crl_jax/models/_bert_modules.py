@@ -1,27 +1,20 @@
 """Modules of :class:`BERT`, imported when one is built."""
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
 from .._floats import at_least_float32
 from ..data import Tokens
+from ._attention import Drop, DropoutModule, attend
 from ._bert import BERT
 from ._layers import LayerNorm, Linear
 from ._remat import Remat, rematerialize
 
-Drop = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
-"""Dropout with another random key at each call."""
-
 _INIT = nnx.initializers.normal(0.02)
-
-
-class DropoutKey(nnx.Variable):
-    """Data of the random key for the next call."""
 
 
 class Attention(nnx.Module):
@@ -37,14 +30,11 @@ class Attention(nnx.Module):
         self, x: Float[Array, "batch length width"], mask: Bool[Array, "batch length"], drop: Drop
     ) -> Array:
         """Returns the attended values, ``[batch, length, width]``."""
-        heads = (*x.shape[:2], self.n_heads, -1)
-        query, key, value = (f(x).reshape(heads) for f in (self.query, self.key, self.value))
-        query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
-        # -inf would give NaN weights for a text without tokens.
-        scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
-        weights = drop(jax.nn.softmax(scores, axis=-1).astype(x.dtype))
-        return self.out(jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(x.shape))
+        attended = attend(
+            self.query(x), self.key(x), self.value(x),
+            n_heads=self.n_heads, mask=mask[:, None, None, :], drop=drop,
+        )  # fmt: skip
+        return self.out(attended)
 
 
 class Layer(nnx.Module):
@@ -67,7 +57,7 @@ class Layer(nnx.Module):
         return self.norm_2(x + drop(self.linear_2(inner)))
 
 
-class BERTModule(nnx.Module):
+class BERTModule(DropoutModule):
     """Embeddings, Transformer layers and pooling."""
 
     def __init__(self, settings: BERT, rngs: nnx.Rngs):
@@ -78,9 +68,8 @@ class BERTModule(nnx.Module):
         self.names = tuple(f"layer_{i}" for i in range(1, settings.n_layers + 1))
         for name in self.names:
             setattr(self, name, Layer(settings, rngs))
-        self.dropout_key = DropoutKey(jax.random.key_data(rngs.dropout()))
+        self.init_dropout(rngs)
         self.settings = settings
-        self.deterministic = False  # set by `train` and `eval` of a module
         self.remat: Remat = "none"  # set by `Network`
 
     def __call__(self, tokens: Tokens, where: Bool[Array, "batch"] | None = None) -> Array:
@@ -115,7 +104,7 @@ class BERTModule(nnx.Module):
                 f"`tokens` must be of at most {self.settings.n_positions} places, "
                 f"got {ids.shape[1]}."
             )
-        drop = self._next_dropout()
+        drop = self.next_dropout(self.settings.dropout)
         x = jnp.take(self.token_embedding[...], ids, axis=0)
         x = x + self.position_embedding[...][None, : ids.shape[1]]
         x = drop(self.norm(x + self.type_embedding[...][None, :1]))
@@ -123,24 +112,3 @@ class BERTModule(nnx.Module):
         for name in self.names:
             x = rematerialize(apply, self.remat, getattr(self, name), x, mask)
         return x
-
-    def _next_dropout(self) -> Drop:
-        """Splits the key once per call of the module; layers use keys folded from it."""
-        rate = self.settings.dropout
-        if self.deterministic or not rate:
-            return lambda x: x
-        next_key, key = jax.random.split(jax.random.wrap_key_data(self.dropout_key[...]))
-        self.dropout_key[...] = jax.random.key_data(next_key)
-        n_calls = 0
-
-        def drop(x: Array) -> Array:
-            nonlocal n_calls
-            n_calls += 1
-            return _dropout(jax.random.fold_in(key, n_calls), x, rate)
-
-        return drop
-
-
-def _dropout(key: Key[Array, ""], x: Array, rate: float) -> Array:
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(keep, x / jnp.asarray(1 - rate, x.dtype), 0)

@@ -79,6 +79,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Recommenders": "_encoder _mf _lightgcn _feature_encoder _interaction_graph _propagation",
         "Networks": "_network _projection _remat",
         "Images": "_resnet _convolution",
+        "Sequences": "_sasrec",
         "Texts": "_bert _bert_load",
         "Graphs": "_gin _graph_batch",
     },
