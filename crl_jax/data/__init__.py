@@ -43,6 +43,10 @@ from ._load import load as load
 from ._readers import read as read
 from ._readers import read_split as read_split
 from ._rows import DiskArray as DiskArray
+from ._sequences import SequenceSplit as SequenceSplit
+from ._sequences import item_sequences as item_sequences
+from ._sequences import leave_one_out as leave_one_out
+from ._sequences import simulate_sequences as simulate_sequences
 from ._shards import simulate_shards as simulate_shards
 from ._splits import ColdItemSplit as ColdItemSplit
 from ._splits import hold_out_items as hold_out_items

@@ -106,6 +106,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Interactions": "_interactions _load _columns _from_arrays _readers",
         "Splits": "_splits",
         "Side features": "_features _feature_files",
+        "Sequences": "_sequences",
         "Simulation": "_synthetic _shards",
         "Datasets and downloads": "_datasets _download",
         "Images": "_images",
