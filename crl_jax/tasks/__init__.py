@@ -33,6 +33,9 @@ from ._momentum import MoCo as MoCo
 from ._momentum import MoCoState as MoCoState
 from ._multiview import MultiView as MultiView
 from ._multiview import MultiViewBatch as MultiViewBatch
+from ._next_item import NextItem as NextItem
+from ._next_item import NextItemNegatives as NextItemNegatives
+from ._next_item import SequenceBatch as SequenceBatch
 from ._pcl import PCL as PCL
 from ._pcl import Clustering as Clustering
 from ._pcl import PCLState as PCLState

@@ -85,6 +85,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "crl_jax.tasks": {
         "Recommendation": "_fit_ranking _tune _ranking _batch",
+        "Sequential recommendation": "_next_item",
         "Auxiliary losses": "_auxiliary",
         "Noisy interactions": "_confidence",
         "Two views": "_views _simclr _multiview _global _momentum _pcl",

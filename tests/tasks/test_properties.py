@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from crl_jax import data, losses, tasks, train
 from crl_jax.augment import GraphAugmentation
-from crl_jax.models import GIN, BackboneWithHead, GraphArrays, Network, Projection
+from crl_jax.models import GIN, BackboneWithHead, GraphArrays, Network, Projection, SASRec
 from crl_jax.train import TrainConfig
 from crl_jax.train._epoch import replace_leaf
 
@@ -34,6 +34,12 @@ TEXTS = jax.tree.map(jnp.asarray, tokens(n=24))
 GRAPHS = GraphArrays.from_graphs(data.simulate_graphs(n=64, n_nodes=(4, 10), noise=0.0, seed=1))
 VIEWS = GraphAugmentation(GRAPHS, kinds=("drop_nodes", "subgraph"))
 GRAPH_NETWORK = Network(BackboneWithHead(GIN(4, width=8, n_layers=1), Projection((8,), norm=False)))
+SEQUENCES = jnp.asarray(
+    data.leave_one_out(
+        data.item_sequences(data.simulate_sequences(n_users=64, n_items=12, length=7))
+    ).train
+)
+SEQUENCE_NETWORK = Network(SASRec(12, width=8, n_layers=1, n_positions=4))
 BCL = {"temperature": 0.5, "tau_plus": 0.25, "beta": 0.9}
 ALPHA = tasks.AlphaFromLabels(0.9)
 JITTER = Jitter(0.1)
@@ -139,6 +145,19 @@ ROWS = {
             Network(replace(TINY, n_layers=1, dropout=0.2)), leave, {"temperature": 0.2}
         ),
         TEXTS, ("hyperparams.temperature",),
+    ),
+    "sequences": Row(
+        tasks.NextItem(
+            SEQUENCE_NETWORK, 12, 4, losses.gbce, {"sampling_rate": 0.2, "temperature": 0.1},
+            n_neg=2,
+        ),
+        SEQUENCES, ("hyperparams.sampling_rate",),
+    ),
+    "sequences, all items": Row(
+        tasks.NextItem(
+            SEQUENCE_NETWORK, 12, 4, bayesian, {**BCL, "temperature": 0.1}, negatives="all", tile=9
+        ),
+        SEQUENCES, ("hyperparams.beta",),
     ),
     "graphs": Row(
         tasks.SimCLR(GRAPH_NETWORK, VIEWS, {"temperature": 0.2}, losses.decoupled_contrastive),
@@ -262,6 +281,7 @@ def test_a_queue_holds_the_keys_of_the_last_batches():
 
 
 @pytest.mark.parametrize("name", ["MoCo", "SogCLR", "BYOL", "CLIP, tiled", "texts", "graphs"])
+@pytest.mark.parametrize("name", ["MoCo", "BYOL", "CLIP, tiled", "texts", "graphs", "sequences"])
 def test_many_devices_give_what_one_gives(name):
     """Negatives, batch statistics, queues and dropout are those of the whole batch."""
     spread = stepped(name, SHARDED.get(name), TrainConfig(8, mesh=MESH))
