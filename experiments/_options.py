@@ -23,7 +23,38 @@ _DATA = (
 
 
 @option_group
-class DataOptions:
+class ReadOptions:
+    """Options of the file readers."""
+
+    min_rating: Annotated[float | None, Range()] = None
+    """Minimum rating of an interaction to count as a positive."""
+    user_col: str | None = None
+    """Name of the user column, if it is not detected; its position from 0 in text without a
+    header."""
+    item_col: str | None = None
+    """Name or position of the item column."""
+    rating_col: str | None = None
+    """Name or position of the rating column; empty to read no ratings."""
+    time_col: str | None = None
+    """Name or position of the timestamp column; empty to read no timestamps."""
+    format: (
+        Literal["u.data", "ratings.dat", "ydata", "csv", "parquet", "inter", "lightgcn", "jsonl"]
+        | None
+    ) = None
+    """Format of the files, if it is not detected from their names and first lines."""
+    delimiter: str | None = None
+    """Field separator of csv text, if it is not detected from the first line."""
+    header: bool | None = None
+    """Whether the first line of text is a header; by default it is, unless a column is given by its
+    position."""
+    quote_char: str | None = None
+    """Quote character of csv text, a double quote by default; empty to disable quoting."""
+    encoding: str | None = None
+    """Encoding of text, such as latin-1; UTF-8 by default."""
+
+
+@option_group
+class DataOptions(ReadOptions):
     """Source and split of the interactions."""
 
     data: Annotated[str, tyro.conf.arg(help=_DATA)] = "simulated"

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,9 @@ from jax.sharding import Mesh
 
 from crl_jax import data, metrics
 
-from ._options import DataOptions
+from ._options import DataOptions, ReadOptions
 from ._program import flag, spoken
 
-# Flags with options of the file readers.
-_READING = (
-    "user_col", "item_col", "rating_col", "time_col", "format", "delimiter", "header", "quote_char",
-    "encoding", "min_rating",
-)  # fmt: skip
 _MAX_GRADES = 11
 """Maximum number of distinct values of a rating scale, such as 0 to 10; play counts have more."""
 
@@ -197,13 +192,17 @@ def load_problem(
     return problem
 
 
+def read_arguments(options: ReadOptions) -> dict[str, Any]:
+    """Returns the arguments of :func:`crl_jax.data.load` that the flags of the readers set."""
+    names = (field.name for field in fields(ReadOptions))
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
 def _load(
     options: DataOptions, on_stage: OnStage, on_read: OnRead | None
 ) -> tuple[data.Interactions | data.Split, tuple[data.Columns, ...], float | None]:
     """Returns the interactions or their split, the columns read, and the true τ⁺ if known."""
-    given: dict[str, Any] = {
-        name: value for name in _READING if (value := getattr(options, name)) is not None
-    }
+    given = read_arguments(options)
     if options.data == "simulated":
         if given or options.test_data is not None:
             unused = flag(next(iter(given), "test_data"))

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 SCRIPT = "crl-jax"
-NAMES = ("recommend", "images", "graphs", "pairs", "text", "numerical", "reproduce")
+NAMES = ("recommend", "images", "graphs", "pairs", "text", "sequences", "numerical", "reproduce")
 
 
 def program(name: str) -> str:

@@ -47,7 +47,7 @@ TABLES = ("augment", "losses", "weights")  # name functions in the first cells o
 STUBS = [*ROOT.glob("crl_jax/*/README.md"), *ROOT.glob("experiments/**/README.md")]
 # The tests of the commands run the code and parse the commands of these pages.
 TESTED_ELSEWHERE = ("commands", "scale", "modalities/images", "modalities/graphs",
-                    "modalities/text", "modalities/pairs")  # fmt: skip
+                    "modalities/text", "modalities/pairs", "modalities/sequences")  # fmt: skip
 PAGES = pages()
 OTHERS = {
     name: page

@@ -1,0 +1,112 @@
+"""Configuration of a run on sequences: command-line flags, with their docstrings as help texts.
+
+Flags of a loss or an encoder are declared by the loss or encoder.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from crl_jax import models
+
+from .. import _study_options as shared
+from .._options import ReadOptions
+from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
+from .._registry import Registry, declared, with_flags
+from .._schema import Schema
+from ..backbones import BackboneEntry
+from .losses import LOSSES
+
+_DATA = (
+    "simulated, or a file or folder of interactions with timestamps (MovieLens, CSV, Parquet, "
+    "RecBole), or a dataset by name."
+)
+
+
+@option_group
+class DataOptions(ReadOptions):
+    """Source of the interactions, of which the timestamps order the items of a user."""
+
+    data: Annotated[str, tyro.conf.arg(help=_DATA)] = "simulated"
+    core: Annotated[int, COUNT] = 1
+    """Minimum number of interactions of a user and of an item; users and items with fewer are
+    removed until all have enough. 1 keeps all, 5 is usual."""
+    order_seed: Annotated[int, Range(0, MOST)] = 0
+    """Seed of the random order of interactions of a user with equal timestamps."""
+
+
+@option_group
+class TrainOptions(shared.OptimizerOptions):
+    """Sequences and optimiser."""
+
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
+    """L2 coefficient."""
+    batch_size: Annotated[int, Range(1, MOST)] = 128
+    """Number of users per step. Each position of their windows is an anchor."""
+    batches: Literal["device", "host"] = "device"
+    """Where the training sequences are held: in device memory, or in host memory; batches are then
+    copied while the device computes."""
+    epochs: Annotated[int, COUNT] = 100
+    """Number of training epochs, which the schedule spans. There is no early stopping. An epoch
+    uses each user once."""
+    window: Annotated[int, Range(1, 2**16)] = 50
+    """Maximum number of items of a user that the encoder reads: the last ones."""
+    temperature: Annotated[float, POSITIVE] = 1.0
+    """Temperature, which divides all scores."""
+    tile: Annotated[int | None, COUNT] = None
+    """Number of positions per tile of the scores of all items; by default about 2 million scores
+    per tile, on GPUs 8 million."""
+
+
+@option_group
+class ProtocolOptions(shared.SeedOptions):
+    """Seeds, hyper-parameter search and evaluation."""
+
+    exclude_seen: bool = True
+    """Whether items of the history are excluded from the ranking. False ranks all items."""
+
+
+def _sasrec(n_items: int, window: int, **values: Any) -> models.SASRec:
+    return models.SASRec(n_items, n_positions=window, **values)
+
+
+ENCODERS = Registry(
+    {
+        "sasrec": BackboneEntry(
+            source=models.SASRec,
+            hyperparams=declared(
+                models.SASRec, "width", "n_layers", "n_heads", "dropout", sweeps=False
+            ),
+            make=_sasrec,
+        )
+    },
+    make=lambda source: BackboneEntry(source=source, make=source),
+)
+LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="bce")
+EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default="sasrec")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Configuration of a run on sequences."""
+
+    source: DataOptions = DataOptions()
+    objective: shared.LossOptions = LossOptions()
+    encoding: shared.EncoderOptions = EncoderOptions()
+    training: TrainOptions = TrainOptions()
+    protocol: ProtocolOptions = ProtocolOptions()
+    output: shared.OutputOptions = shared.OutputOptions()
+
+
+def _check_together(config: Config) -> None:
+    shared.check_search(config.protocol)
+
+
+SCHEMA = Schema(
+    "sequences",
+    Config,
+    numbers=(*shared.NUMBERS, "temperature"),
+    check=_check_together,
+    renamed={"n_positions": "window"},
+)

@@ -1,0 +1,115 @@
+"""The subcommand ``recommend``: the next items of histories, by the encoder of a run."""
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from crl_jax import data, tasks, train
+
+from .. import _encoder_file as file
+from .._options import ReadOptions
+from .._problem import read_arguments
+from .._program import program
+from .._ranges import COUNT, check_flags, option_group
+from .._rundir import write_csv
+from .._screen import output, plain
+from ._config import SCHEMA
+from ._study import ITEMS, network_of
+
+_DESCRIPTION = """The next items of each user of a file, whose users may be unknown to the run.
+
+Writes a CSV file with the columns user, item, rank and score.
+"""
+_BLOCK = 256
+"""Number of users whose scores are in memory at a time."""
+
+
+@option_group
+class RecommendOptions(ReadOptions):
+    """Options of ``recommend``."""
+
+    run: Annotated[Path, tyro.conf.arg(help="Run directory of a finished training.")] = Path()
+    data: str = ""
+    """File or folder of the histories: interactions with timestamps and the item ids of the run."""
+    k: Annotated[int, COUNT] = 10
+    """Number of items per user."""
+    include_seen: bool = False
+    """Whether items of the history may be recommended again."""
+    out: Path = Path("recommendations.csv")
+    """Output file."""
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the subcommand with its flags.
+
+    Raises:
+      ValueError: If the run or the histories do not exist, or share no item.
+    """
+    options = tyro.cli(
+        RecommendOptions, prog=f"{program('sequences')} recommend", description=_DESCRIPTION,
+        args=arguments, config=(tyro.conf.FlagConversionOff,),
+    )  # fmt: skip
+    check_flags(options)
+    if not options.data:
+        raise ValueError("--data names the file of the histories; give one.")
+    task, variables, item_ids = load_task(options.run)
+    if options.k > len(item_ids):
+        raise ValueError(f"--k must be at most the {len(item_ids)} items, got {options.k}.")
+    log = data.load(options.data, merge=True, **read_arguments(options))
+    users, histories = known_histories(log, item_ids)
+    rows = []
+    for first in range(0, len(users), _BLOCK):
+        block = jnp.asarray(histories[first : first + _BLOCK])
+        found = _top_k(task, *variables, block, k=options.k, exclude_seen=not options.include_seen)
+        for user, scores, items in zip(users[first:], *map(np.asarray, found)):
+            ranked = zip(item_ids[items[items >= 0]], scores)
+            rows += [(user, item, i, f"{score:.6g}") for i, (item, score) in enumerate(ranked, 1)]
+    write_csv(options.out, ("user", "item", "rank", "score"), rows)
+    output().print(f"{len(rows):,} items for {len(users):,} users in {plain(options.out)}")
+
+
+def load_task(folder: Path) -> tuple[tasks.NextItem, tuple[Any, Any], np.ndarray]:
+    """Returns the task of a run, its variables, and the ids of its items.
+
+    Raises:
+      ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
+    """
+    kept = file.open_encoder(folder, SCHEMA)
+    with np.load(folder / ITEMS) as arrays:
+        item_ids = arrays["item_ids"]
+    network = network_of(kept.config, len(item_ids))
+    task = tasks.NextItem(network, len(item_ids), kept.config.training.window)
+    return task, kept.variables(network.init), item_ids
+
+
+def known_histories(log: data.Interactions, item_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns ids of users, and their histories as indices of ``item_ids``.
+
+    Unknown items are dropped with a warning.
+
+    Raises:
+      ValueError: If there are no timestamps, or no known items.
+    """
+    index = {item: i for i, item in enumerate(item_ids.tolist())}
+    index |= {str(item): i for item, i in index.items()}
+    known = np.array([index.get(item, -1) for item in log.item_ids.tolist()], np.int32)
+    kept = known[log.items] >= 0
+    if not kept.any():
+        raise ValueError("--data has none of the items of the run.")
+    if not kept.all():
+        warnings.warn(
+            f"{(~kept).sum():,} interactions with unknown items are ignored.", stacklevel=2
+        )
+    log = log.select(kept)
+    rows, users = data.item_sequences(log), log.degrees > 0
+    return log.user_ids[users], np.where(rows < 0, -1, known[rows])[users]
+
+
+@partial(train.jit, static_argnames=("k", "exclude_seen"))
+def _top_k(task: tasks.NextItem, *args: Any, k: int, exclude_seen: bool) -> Any:
+    return task.top_k(*args, k=k, exclude_seen=exclude_seen)

@@ -1,0 +1,259 @@
+"""Study of ``python -m experiments.sequences``, see :mod:`experiments._study`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import data, metrics, models, tasks, train
+
+from .._encoder_file import save_encoder
+from .._learned import Learned
+from .._problem import read_arguments
+from .._program import flag, spoken
+from .._registry import settle
+from .._rundir import write_arrays
+from .._schema import absolute
+from .._study import Evaluation, OnStage
+from .._task_study import TaskStudy
+from ..backbones import make_backbone
+from ..view_losses import UNKNOWN_SHARE, in_words
+from ._config import ENCODERS, SCHEMA, Config, DataOptions
+from .losses import LOSSES, task_arguments
+
+ITEMS = "items.npz"
+"""File of the item ids, in the order of the encoder's vectors."""
+KS = (1, 5, 10, 20)
+_REPORTED = 10
+"""Cut-off of the reports."""
+_DESCRIPTION = """Predict the next item of a user from the sequence of items so far, by a causal
+Transformer (SASRec). The last item of each user is the test, the last but one the validation part.
+
+  {program}                                   simulated sequences
+  {program} --data ratings.csv --loss softmax interactions of your own, with timestamps
+  {program} --config FILE [flags]             a configuration in JSON, TOML or YAML
+  {program} recommend --run DIR --data FILE   the next items of users of another file
+      (recommend --help for more)
+"""
+POPULARITY = "popularity_"
+"""Prefix of the metrics of the most popular items."""
+_RANKED = {
+    f"{name}@{k}": f"{label}@{k}"
+    for name, label in (("ndcg", "NDCG"), ("recall", "recall (hit rate)"), ("mrr", "MRR"))
+    for k in KS
+}
+NAMES = _RANKED | {
+    f"{POPULARITY}{name}": f"{label}, most popular items" for name, label in _RANKED.items()
+}
+"""Display names of the test metrics."""
+_CURVES = {
+    "loss": "loss",
+    f"valid_ndcg@{_REPORTED}": f"NDCG@{_REPORTED} on the validation part",
+    f"valid_recall@{_REPORTED}": f"recall@{_REPORTED} on the validation part",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sequences of a run.
+
+    Attributes:
+      log: All interactions.
+      split: Training sequences, and held-out items of each user.
+      n_ties: Number of interactions with the timestamp of another one of their user.
+    """
+
+    log: data.Interactions
+    split: data.SequenceSplit
+    n_ties: int
+
+    @cached_property
+    def popularity(self) -> np.ndarray:
+        """Number of training interactions of each item, ``[n_items]``."""
+        items = self.split.train[self.split.train >= 0]
+        return np.bincount(items, minlength=self.log.n_items).astype(np.float32)
+
+    def layout(self, part: str, exclude_seen: bool) -> metrics.EvalLayout:
+        """Returns the layout of the evaluation; row i of the users is ``split.users[i]``.
+
+        Args:
+          part: ``"valid"`` or ``"test"``.
+          exclude_seen: Whether items of the histories are excluded.
+        """
+        histories, targets = self.held_out(part)
+        ids = {"user_ids": np.arange(len(targets)), "item_ids": self.log.item_ids}
+        test = data.Interactions.from_arrays(np.arange(len(targets)), targets, **ids)
+        users, columns = np.nonzero(histories >= 0)
+        if not exclude_seen:
+            users, columns = users[:0], columns[:0]
+        seen = data.Interactions.from_arrays(users, histories[users, columns], **ids)
+        return metrics.eval_layout(seen, test)
+
+    def held_out(self, part: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the histories of a part, ``[n, width]``, and the item that follows each."""
+        split = self.split
+        if part == "valid":
+            return split.valid_histories, split.valid_items
+        return split.test_histories, split.test_items
+
+
+def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
+    """Reads the interactions and splits off the last two items of each user.
+
+    Raises:
+      ValueError: If there are no timestamps, or too few interactions.
+      DataError: If the data are invalid.
+    """
+    given = read_arguments(options)
+    if options.data == "simulated":
+        if given:
+            raise ValueError(f"--data simulated does not use {flag(next(iter(given)))}; omit it.")
+        log = data.simulate_sequences()
+    else:
+        on_stage(f"reading {Path(options.data).name}")
+        log = data.load(options.data, merge=True, **given)
+    if log.timestamps is None:
+        raise ValueError(
+            f"--data {options.data} has no timestamps, which order the items of a user; name their "
+            "column by --time-col."
+        )
+    with spoken(k=f"--core {options.core}", item_k="its items", sequences=f"--data {options.data}"):
+        if options.core > 1:
+            log = data.k_core(log, options.core)
+        split = data.leave_one_out(data.item_sequences(log, seed=options.order_seed))
+    assert log.timestamps is not None
+    pairs = np.stack([log.users.astype(np.float64), log.timestamps.astype(np.float64)], axis=1)
+    _, counts = np.unique(pairs, axis=0, return_counts=True)
+    return Problem(log, split, int(counts[counts > 1].sum()))
+
+
+class Sequences(TaskStudy[Config, Problem]):
+    """Sequential recommendation, evaluated on the last item of each user."""
+
+    schema, description = SCHEMA, _DESCRIPTION
+    unit, score = "users", f"NDCG@{_REPORTED}"
+    scores = (f"valid_ndcg@{_REPORTED}", f"valid_recall@{_REPORTED}")
+    names, curves = NAMES, _CURVES
+
+    def load(self, config: Config, on_stage: OnStage) -> Problem:
+        """See :meth:`Study.load`."""
+        return load_problem(config.source, on_stage)
+
+    def complete(self, config: Config, problem: Problem) -> Config:
+        """See :meth:`Study.complete`."""
+        source = config.source
+        if Path(source.data).exists():  # otherwise the name of a dataset
+            source = absolute(source, "data", but=("simulated",))
+        return self.complete_entries(replace(config, source=source), UNKNOWN_SHARE)
+
+    def task(
+        self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]
+    ) -> tasks.NextItem:
+        """See :meth:`TaskStudy.task`."""
+        options, n_items = config.training, problem.log.n_items
+        return tasks.NextItem(
+            network_of(config, n_items), n_items, options.window, tile=options.tile,
+            **task_arguments(config.objective, options.temperature, numbers, n_items),
+        )  # fmt: skip
+
+    def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
+        """See :meth:`TaskStudy.batches`."""
+        return train.ArrayBatches(problem.split.train)
+
+    def measure(self, config: Config, problem: Problem, phase: str) -> Any:
+        """Returns the measurement of validation metrics, see :func:`measure_valid`."""
+        histories, _ = problem.held_out("valid")
+        layout = problem.layout("valid", config.protocol.exclude_seen)
+        return jax.tree_util.Partial(measure_valid, jnp.asarray(histories), layout)
+
+    def describe_training(self, config: Config) -> str:
+        """See :meth:`Study.describe_training`."""
+        swept = tuple(SCHEMA.axes(config))
+        said = [in_words(config.objective, swept, LOSSES)]
+        if "temperature" not in swept:
+            said.append(f"temperature={config.training.temperature:g}")
+        own = settle("encoder", config.encoding, ENCODERS)
+        values = " ".join(f"{name}={value:g}" for name, value in own.items())
+        said.append(f"{config.encoding.encoder} {values} window={config.training.window}")
+        return ", ".join(said)
+
+    def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
+        """See :meth:`Study.describe_data`."""
+        log, split = problem.log, problem.split
+        lengths = (split.train >= 0).sum(axis=1)
+        yield (
+            f"{log.n_users:,} users, {log.n_items:,} items, {len(log):,} interactions; "
+            f"{len(split.users):,} users to validate and test by"
+        )
+        window = config.training.window
+        yield (
+            f"training sequences of {lengths.mean():.1f} items, of which "
+            f"{np.mean(lengths > window + 1):.1%} are longer than the window and its target"
+        )
+        if problem.n_ties:
+            yield (
+                f"{problem.n_ties / len(log):.1%} of the interactions have the timestamp of "
+                "another one of their user; these are in random order"
+            )
+        if not config.protocol.exclude_seen:
+            yield "items of the history are ranked, too"
+
+    def evaluate(
+        self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
+    ) -> Evaluation:
+        """Ranks all items for each user, with the NDCG of the users as cases."""
+        layout = problem.layout("test", config.protocol.exclude_seen)
+        histories = jnp.asarray(problem.held_out("test")[0])
+        found = rank(
+            tables_of(learned.task, learned.params, learned.model_state, histories), layout
+        )
+        popular = models.Tables(
+            jnp.ones((layout.n_users, 1)), jnp.asarray(problem.popularity)[:, None]
+        )
+        beside = {f"{POPULARITY}{name}": x for name, x in rank(popular, layout).items()}
+        means = metrics.summarize({n: x for n, x in {**found, **beside}.items() if n in NAMES})
+        return Evaluation(means, np.asarray(found[f"ndcg@{_REPORTED}"]))
+
+    def save(self, learned: Learned, folder: Path) -> None:
+        """Writes the encoder."""
+        save_encoder(folder, learned.params, learned.model_state, n_items=learned.task.n_items)
+
+    def save_models(
+        self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
+    ) -> None:
+        """Writes the encoder of the first seed, and the ids of its items."""
+        super().save_models(config, problem, phase, models, folder)
+        write_arrays(folder / ITEMS, item_ids=problem.log.item_ids)
+
+
+def network_of(config: Config, n_items: int) -> models.Network:
+    """Returns the network of a configuration, for this number of items."""
+    return models.Network(
+        make_backbone(config.encoding, ENCODERS, n_items=n_items, window=config.training.window)
+    )
+
+
+@train.jit
+def tables_of(task: tasks.NextItem, params: Any, model_state: Any, histories: Any) -> models.Tables:
+    """Returns the vectors of histories and of items, see :meth:`crl_jax.tasks.NextItem.tables`."""
+    return task.tables(params, model_state, histories)
+
+
+def rank(tables: models.Tables, layout: metrics.EvalLayout) -> dict[str, Any]:
+    """Returns the metrics of each user."""
+    return metrics.evaluate(models.inner_scores, tables, layout, ks=KS, auc=False)
+
+
+def measure_valid(
+    histories: Any, layout: Any, task: tasks.NextItem, params: Any, model_state: Any
+) -> dict[str, Any]:
+    """Returns the mean validation metrics of the current parameters."""
+    tables = task.tables(params, model_state, histories)
+    found = metrics.evaluate(models.inner_scores, tables, layout, ks=_REPORTED, auc=False)
+    own = (f"ndcg@{_REPORTED}", f"recall@{_REPORTED}")
+    return {f"valid_{name}": jnp.mean(found[name]) for name in own}

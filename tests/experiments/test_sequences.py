@@ -1,0 +1,215 @@
+"""The command on sequences: splits, runs, resumption, serving, and wrong flags."""
+
+import csv
+import shlex
+
+import jax
+import numpy as np
+import pytest
+from _helpers.pages import DOCS
+from _helpers.studies import (
+    commands_of,
+    files_of,
+    finish,
+    flags_of,
+    history,
+    kill,
+    prepare,
+    read,
+    refused,
+    resume,
+    said_of_runs,
+    task_of,
+)
+
+from crl_jax import data, losses, tasks
+from experiments._program import flag
+from experiments._study_command import configure
+from experiments.sequences import main
+from experiments.sequences._config import SCHEMA
+from experiments.sequences._recommend import RecommendOptions, load_task
+from experiments.sequences._study import KS, NAMES, Sequences, rank, tables_of
+from experiments.sequences.losses import LOSSES
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+PAGE = (DOCS / "modalities" / "sequences.md").read_text()
+SMALL = shlex.split(
+    "--width 8 --n-layers 1 --window 6 --epochs 2 --batch-size 200 --checkpoint-seconds 0"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sequences") / "run"
+    return finish(main, out, [*SMALL, "--loss", "softmax", "--sweep", "lr=1e-3,1e-2"])
+
+
+def test_a_run_leaves_what_the_page_says(folder):
+    assert files_of(folder) == said_of_runs(PAGE)
+    lines = history(folder)
+    assert [(x["phase"], x["run"], x["epoch"]) for x in lines] == [
+        ("search", 0, 1), ("search", 0, 2), ("search", 1, 1), ("search", 1, 2), ("final", 0, 1),
+        ("final", 0, 2),
+    ]  # fmt: skip
+    assert all({"loss", "valid_ndcg@10", "valid_recall@10"} <= x.keys() for x in lines)
+    found = read(folder, "metrics.json")
+    assert found.keys() - {"chosen", "seconds"} == NAMES.keys()
+    assert found["ndcg@10"] > found["popularity_ndcg@10"]
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(folder, tmp_path, monkeypatch):
+    killed = tmp_path / "killed"
+    arguments = [*SMALL, "--loss", "softmax", "--sweep", "lr=1e-3,1e-2", "--out", str(killed)]
+    kill(main, arguments, monkeypatch, lambda checkpoint, _: checkpoint._path.name[:5] == "final")
+    assert not (killed / "metrics.json").exists()
+    resume(main, killed, monkeypatch)
+    assert history(killed) == history(folder)
+    assert read(killed, "metrics_by_seed.json") == read(folder, "metrics_by_seed.json")
+    with np.load(folder / "encoder.npz") as a, np.load(killed / "encoder.npz") as b:
+        for name in {*a.files} - {"header"}:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_metrics_are_those_of_ranks_counted_by_hand(folder):
+    """The item after each history among all others, without those of the history."""
+    _, problem = prepare(Sequences(), SMALL)
+    task, variables, item_ids = load_task(folder)
+    np.testing.assert_array_equal(item_ids, problem.log.item_ids)
+    histories, targets = problem.held_out("test")
+    tables = tables_of(task, *variables, histories)
+    scores = np.asarray(tables.users, np.float64) @ np.asarray(tables.items, np.float64).T
+    for exclude_seen in (True, False):
+        own = scores.copy()
+        if exclude_seen:
+            users, columns = np.nonzero(histories >= 0)
+            own[users, histories[users, columns]] = -np.inf
+        ranks = 1 + (own > np.take_along_axis(own, targets[:, None], axis=1)).sum(axis=1)
+        found = rank(tables, problem.layout("test", exclude_seen))
+        for k in KS:
+            hit = ranks <= k
+            for name, want in (("recall", hit), ("ndcg", hit / np.log2(1 + ranks)),
+                               ("mrr", hit / ranks)):  # fmt: skip
+                np.testing.assert_allclose(found[f"{name}@{k}"], want, rtol=1e-5)
+    popularity = np.bincount(problem.split.train[problem.split.train >= 0], minlength=200)
+    np.testing.assert_array_equal(problem.popularity, popularity)
+
+
+def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
+    """Users and an item that the run does not know, from a file of text ids."""
+    task, variables, item_ids = load_task(folder)
+    log = data.simulate_sequences(n_users=3, seed=9)
+    rows = zip(log.users, log.item_ids[log.items], log.timestamps, strict=True)
+    source, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    events = [("user", "item", "timestamp"), *((f"new{u}", i, t) for u, i, t in rows)]
+    events.append(("new0", 4711, 99))
+    with source.open("w", newline="") as file:
+        csv.writer(file).writerows(events)
+    arguments = ["--run", folder, "--data", source, "--k", "4", "--out", out]
+    with pytest.warns(UserWarning, match="1 interactions with unknown items are ignored"):
+        assert main(["recommend", *map(str, arguments)]) == 0
+    assert "12 items for 3 users" in " ".join(capsys.readouterr().out.split())
+    with out.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    histories = data.item_sequences(log)
+    scores, items = task.top_k(*variables, histories, 4)
+    assert [row["user"] for row in found] == [f"new{u}" for u in range(3) for _ in range(4)]
+    assert [int(row["item"]) for row in found] == item_ids[np.asarray(items)].ravel().tolist()
+    assert [row["rank"] for row in found] == list("1234") * 3
+    np.testing.assert_allclose(
+        [float(row["score"]) for row in found], np.ravel(scores), rtol=1e-4, atol=1e-5
+    )
+    assert not {int(row["item"]) for row in found if row["user"] == "new1"} & {*histories[1]}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_step_of_every_loss_is_traced(name):
+    prepare(Sequences(), [*SMALL, "--loss", name])
+
+
+def test_losses_become_tasks():
+    def made(*flags):
+        study = Sequences()
+        return task_of(study, *prepare(study, [*SMALL, *flags]))
+
+    task = made()
+    assert isinstance(task, tasks.NextItem)
+    assert (task.loss_fn, task.negatives, task.n_neg) == (losses.bce, "unseen", 1)
+    task = made("--loss", "gbce", "--n-neg", "50", "--calibration", "0.5", "--dropout", "0")
+    assert task.hyperparams == {
+        "calibration": 0.5, "temperature": 1.0, "sampling_rate": pytest.approx(50 / 199)
+    }  # fmt: skip
+    assert (task.negatives, task.n_neg, task.network.build.dropout) == ("any", 50, 0)
+    assert made("--loss", "gbce", "--negatives", "all").hyperparams["sampling_rate"] == 1
+    task = made("--loss", "softmax", "--temperature", "0.5", "--tile", "7")
+    assert (task.loss_fn, task.negatives, task.tile) == (losses.info_nce, "all", 7)
+    assert made("--loss", "dpl").hyperparams["tau_plus"] == 0.01
+
+
+def test_interactions_of_a_file_become_sequences(tmp_path):
+    path = tmp_path / "log.csv"
+    lines = [f"{u},{i},{5 if i != 3 else 1},{9 - i}" for u in range(6) for i in range(8)]
+    path.write_text("user,item,rating,timestamp\n" + "\n".join([*lines, "9,0,5,1", "9,1,5,2"]))
+    flags = [*SMALL, "--batch-size", "2", "--data", str(path), "--min-rating", "2"]
+    config, problem = prepare(Sequences(), flags)
+    assert config.source.data == str(path)
+    np.testing.assert_array_equal(problem.split.train[0], [7, 6, 5, 4, 2])  # without item 3
+    np.testing.assert_array_equal(problem.split.train[6], [-1, -1, -1, 0, 1])
+    assert len(problem.split.users) == 6
+    _, problem = prepare(Sequences(), [*flags, "--core", "3"])
+    assert (problem.log.n_users, problem.n_ties) == (6, 0)
+    said = [*Sequences().describe_data(config, problem)]
+    assert not any("timestamp" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--loss", "softmax", "--n-neg", "3"], "--loss softmax has no --n-neg"),
+        (["--tau-plus", "0.1"], "--loss bce has no --tau-plus"),
+        (["--loss", "gbce", "--calibration", "2"], "--calibration must be a number in [0, 1]"),
+        (["--negatives", "all", "--n-neg", "2"], "--negatives all uses all items; omit --n-neg."),
+        (["--n-heads", "3"], "--n-heads must divide --width, 64, got 3"),
+        (["--batch-size", "401"], "--batch-size must be at most the 400 users to learn from"),
+        (["--user-col", "u"], "--data simulated does not use --user-col; omit it."),
+        (["--data", "nowhere"], "nowhere"),
+        (["--data", "untimed.csv"], "--data untimed.csv has no timestamps"),
+        (["--data", "short.csv"], "--data short.csv must have a row of 3 items"),
+        (["--data", "short.csv", "--core", "9"], "--core 9"),
+        (["--window", "0"], "--window must be a whole number"),
+        (["--resume", "nowhere"], "nowhere holds no run"),
+        (["recommend", "--run", "nowhere", "--data", "short.csv"], "nowhere holds no run"),
+        (["recommend", "--run", "nowhere"], "--data names the file of the histories"),
+        (["recommend", "--data", "short.csv", "--k", "0"], "--k must be a whole number"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "untimed.csv").write_text("user,item\n1,2\n1,3\n1,4\n")
+    (tmp_path / "short.csv").write_text("user,item,timestamp\n1,2,3\n1,3,4\n")
+    assert message in refused(main, flags, capsys)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", commands_of(PAGE, "sequences"), ids=" ".join)
+def test_commands_of_the_page_are_accepted(command):
+    if command[:1] not in (["recommend"], ["--resume"]):
+        study = Sequences()
+        config, _, _ = configure(study, command)
+        study.check(config)
+
+
+def test_flags_of_the_page_are_all_of_them():
+    known = {*SCHEMA.flags.values(), "--config", "--help"}
+    known |= {flag(name) for name in RecommendOptions.__dataclass_fields__}
+    assert flags_of(PAGE) == known
+
+
+def test_published_data_have_timestamps(real_data):
+    """ML-100K: 943 users, all of whom have a test item; most timestamps are shared."""
+    flags = ["--data", str(real_data / "ml-100k" / "u.data")]
+    _, problem = prepare(Sequences(), [*flags, *SMALL])
+    assert (len(problem.split.users), problem.log.n_items) == (943, 1682)
+    assert problem.split.train.shape == (943, 735)
+    assert 0.7 < problem.n_ties / 100_000 < 0.8
+    jax.tree.map(lambda x: x, problem.layout("test", True))
