@@ -14,7 +14,7 @@ from .._checks import check_count
 from .._floats import at_least_float32
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
-from ..losses import bce, tiled_catalogue_loss
+from ..losses import bce, masked_mean, tiled_catalogue_loss
 from ..metrics import top_k
 from ..models import Network, Tables
 from ..samplers import randint_below, sample_absent
@@ -63,8 +63,8 @@ class NextItem(Task):
         method ``item_vectors``. Static.
       n_items: Number of items. Static.
       window: Number of positions per sequence, at most that of the network. Static.
-      loss_fn: ``loss(pos, neg, *, where, **hyperparams)``, such as any loss of one positive in
-        :mod:`crl_jax.losses`. Static.
+      loss_fn: ``loss(pos, neg, *, where, reduce_fn, **hyperparams)``, such as any loss of one
+        positive in :mod:`crl_jax.losses`. Static.
       hyperparams: Hyper-parameters of the loss.
       negatives: See :data:`NextItemNegatives`. Static.
       n_neg: Number of negatives per position that are drawn. Static.
@@ -94,7 +94,7 @@ class NextItem(Task):
         check_network("network", self.network)
 
     def check_data(self, data: Any) -> None:
-        """Raises ``ValueError`` unless the data are sequences, one of them with two items."""
+        """Raises ``ValueError`` unless the data are sequences, one of which has two items."""
         shape, dtype = getattr(data, "shape", ()), getattr(data, "dtype", None)
         if len(shape) != 2 or dtype is None or not jnp.issubdtype(dtype, jnp.integer):
             raise ValueError(
@@ -102,11 +102,13 @@ class NextItem(Task):
                 f"shape {shape}."
             )
         items = np.asarray(data)
-        if items.max(initial=-1) >= self.n_items:
+        if items.size and items.max() >= self.n_items:
             raise ValueError(
                 f"`data` must have items below `n_items` {self.n_items}, got {items.max()}."
             )
-        if (items[:, 1:] >= 0).sum(axis=1).max(initial=0) < 1 or not (items[:, :-1] >= 0).any():
+        if ((items[:, :-1] >= 0) & (items[:, 1:] < 0)).any():
+            raise ValueError("`data` must have padding on the left of the items alone.")
+        if not (items[:, :-1] >= 0).any():
             raise ValueError("`data` must have a sequence of two items or more.")
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
@@ -147,7 +149,8 @@ class NextItem(Task):
         neg_items = jnp.minimum(batch.neg, self.n_items - 1)
         pos = _scores(hidden, jnp.take(vectors, targets[..., None], axis=0))[..., 0]
         neg = _scores(hidden, jnp.take(vectors, neg_items, axis=0))
-        return self.loss_fn(pos, neg, where=where, **self.hyperparams), (variables, {})
+        each = self.loss_fn(pos, neg, where=where, reduce_fn=None, **self.hyperparams)
+        return masked_mean(each, where=jnp.any(where, axis=-1)), (variables, {})
 
     def tables(
         self, params: Any, model_state: Any, histories: Int[Array, "n width"], *,

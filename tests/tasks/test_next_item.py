@@ -198,6 +198,7 @@ def test_the_engine_learns_chains_of_items():
         (np.zeros(3, int), r"`data` of NextItem must be integers \[n, width\]"),
         ([[1, 2]], r"`data` of NextItem must be integers \[n, width\], got list"),
         (np.array([[3, 9]]), "`data` must have items below `n_items` 9, got 9"),
+        (np.array([[-1, 3], [3, -1]]), "`data` must have padding on the left of the items alone"),
         (np.array([[-1, 3], [-1, -1]]), "`data` must have a sequence of two items or more"),
     ],
 )
