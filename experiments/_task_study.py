@@ -134,6 +134,9 @@ class TaskStudy(Study[C, P]):
           numbers: Values of a sweep for the optimizer; by default those of the run.
         """
         options, output = config.training, config.output
+        patience, stopping = patience_of(config), []
+        if measure is not None and patience is not None:
+            stopping = [train.EarlyStopping(self.decided_by(config), patience)]
         source: Any
         if getattr(options, "batches", "device") != "device":
             source = train.HostBatches.from_arrays(batches.data, options.batch_size, seed=run.seed)
@@ -154,6 +157,7 @@ class TaskStudy(Study[C, P]):
             eval_every=options.eval_every,
             hooks=[
                 *([] if measure is None else [train.ValidationMetrics(measure)]),
+                *stopping,
                 checkpoint(checkpoints / f"{name}.npz", output.checkpoint_seconds),
                 train.Progress(on_entry),
             ],
@@ -171,8 +175,8 @@ class TaskStudy(Study[C, P]):
     ) -> SearchResult:
         """See :meth:`Study.search`.
 
-        The score of a run is the mean of its last three reports; that of a point is the mean over
-        its seeds.
+        The score of a run is the mean of its last three reports, or its best with early stopping;
+        that of a point is the mean over its seeds.
         """
         protocol = config.protocol
         # The score of the last stage selects the point.
@@ -183,13 +187,18 @@ class TaskStudy(Study[C, P]):
         on_stage("search: compiling and first epoch")
         grid = train.grid(axes, range(protocol.seed, protocol.seed + protocol.search_seeds))
         seeds, numbers = grid.pop("seeds"), grid
-        scores = []
+        scores, reached = [], []
         for i, seed in enumerate(seeds):
             own = {name: float(values[i]) for name, values in numbers.items()}
             run = Run("search", i, len(seeds), int(seed), own)
             fitted = self.fit(config, problem, run, checkpoints, partial(on_entry, run))
-            last = [entry[self.decided_by(config)][0] for entry in fitted.history[-_LAST:]]
-            scores.append(float(np.mean(last)))
+            if patience_of(config) is None:
+                last = [entry[self.decided_by(config)][0] for entry in fitted.history[-_LAST:]]
+                scores.append(float(np.mean(last)))
+                reached.append(epochs)
+            else:
+                scores.append(float(fitted.best_score[0]))
+                reached.append(int(fitted.best_epoch[0]))
         means = np.array(scores).reshape(-1, protocol.search_seeds).mean(axis=1)
         if not np.isfinite(means).any():
             raise no_finite_score()
@@ -198,8 +207,8 @@ class TaskStudy(Study[C, P]):
             {name: float(values[i]) for name, values in numbers.items()}
             for i in range(0, len(seeds), protocol.search_seeds)
         ]
-        reached = np.full(len(points), epochs)
-        choice = train.Selection(best, epochs, float(means[best]), means, reached)
+        stops = np.array(reached).reshape(-1, protocol.search_seeds).max(axis=1)
+        choice = train.Selection(best, int(stops[best]), float(means[best]), means, stops)
         return SearchResult(points, choice)
 
     def train_models(
@@ -251,6 +260,11 @@ def learn(
     run = Run("final", index, protocol.seeds, protocol.seed + index, point)
     fitted = study.fit(config, problem, run, checkpoints, partial(on_entry, run))
     return study.trained(config, problem, run, fitted)
+
+
+def patience_of(config: Any) -> int | None:
+    """Returns the patience of early stopping; None for commands and runs without it."""
+    return getattr(config.training, "patience", None)
 
 
 def with_remat(task: Any, remat: models.Remat) -> Any:

@@ -48,8 +48,10 @@ class TrainOptions(shared.OptimizerOptions):
     """Where the training sequences are held: in device memory, or in host memory; batches are then
     copied while the device computes."""
     epochs: Annotated[int, COUNT] = 100
-    """Number of training epochs, which the schedule spans. There is no early stopping. An epoch
-    uses each user once."""
+    """Maximum number of training epochs, which the schedule spans. An epoch uses each user once."""
+    patience: Annotated[int | None, COUNT] = None
+    """Number of epochs without a better NDCG@10 on the validation part after which a run stops, and
+    returns its best parameters. By default a run trains for all epochs and returns the last."""
     window: Annotated[int, Range(1, 2**16)] = 50
     """Maximum number of items of a user that the encoder reads: the last ones."""
     temperature: Annotated[float, POSITIVE] = 1.0

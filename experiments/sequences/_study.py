@@ -28,7 +28,7 @@ from .losses import LOSSES, task_arguments
 
 ITEMS = "items.npz"
 """File of the item ids, in the order of the encoder's vectors."""
-KS = (1, 5, 10, 20)
+KS = (5, 10, 20)
 _REPORTED = 10
 """Cut-off of the reports."""
 _DESCRIPTION = """Predict the next item of a user from the sequence of items so far, by a causal
@@ -48,7 +48,8 @@ _RANKED = {
     for k in KS
 }
 NAMES = _RANKED | {
-    f"{POPULARITY}{name}": f"{label}, most popular items" for name, label in _RANKED.items()
+    f"{POPULARITY}{name}@{_REPORTED}": f"{_RANKED[f'{name}@{_REPORTED}']}, most popular items"
+    for name in ("ndcg", "recall")
 }
 """Display names of the test metrics."""
 _CURVES = {
@@ -216,8 +217,10 @@ class Sequences(TaskStudy[Config, Problem]):
             jnp.ones((layout.n_users, 1)), jnp.asarray(problem.popularity)[:, None]
         )
         beside = {f"{POPULARITY}{name}": x for name, x in rank(popular, layout).items()}
-        means = metrics.summarize({n: x for n, x in {**found, **beside}.items() if n in NAMES})
-        return Evaluation(means, np.asarray(found[f"ndcg@{_REPORTED}"]))
+        means = metrics.summarize({**found, **beside})
+        return Evaluation(
+            {name: means[name] for name in NAMES}, np.asarray(found[f"ndcg@{_REPORTED}"])
+        )
 
     def save(self, learned: Learned, folder: Path) -> None:
         """Writes the encoder."""

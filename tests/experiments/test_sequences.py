@@ -71,6 +71,20 @@ def test_a_killed_run_goes_on_to_the_same_bits(folder, tmp_path, monkeypatch):
             np.testing.assert_array_equal(a[name], b[name])
 
 
+def test_early_stopping_evaluates_the_best_epoch(tmp_path):
+    """A learning rate that diverges from the first epoch on; the run is not finished."""
+    flags = [*SMALL, "--epochs", "9", "--patience", "2", "--lr", "1", "--weight-decay", "0"]
+    run = finish(main, tmp_path / "run", flags)
+    scores = [line["valid_ndcg@10"] for line in history(run)]
+    best = int(np.argmax(scores))
+    assert len(scores) == best + 3 < 9
+    _, problem = prepare(Sequences(), flags)
+    task, variables, _ = load_task(run)
+    histories, _ = problem.held_out("valid")
+    found = rank(tables_of(task, *variables, histories), problem.layout("valid", True))
+    np.testing.assert_allclose(np.mean(found["ndcg@10"]), scores[best], rtol=1e-5)
+
+
 def test_metrics_are_those_of_ranks_counted_by_hand(folder):
     """The item after each history among all others, without those of the history."""
     _, problem = prepare(Sequences(), SMALL)
@@ -106,9 +120,10 @@ def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
     with source.open("w", newline="") as file:
         csv.writer(file).writerows(events)
     arguments = ["--run", folder, "--data", source, "--k", "4", "--out", out]
-    with pytest.warns(UserWarning, match="1 interactions with unknown items are ignored"):
-        assert main(["recommend", *map(str, arguments)]) == 0
-    assert "12 items for 3 users" in " ".join(capsys.readouterr().out.split())
+    assert main(["recommend", *map(str, arguments)]) == 0
+    printed = capsys.readouterr()
+    assert "1 interactions with unknown items are ignored" in printed.err
+    assert "12 items for 3 users" in " ".join(printed.out.split())
     with out.open(newline="") as file:
         found = list(csv.DictReader(file))
     histories = data.item_sequences(log)
