@@ -1,4 +1,4 @@
-"""Registries of the encoders of images and of graphs, by their names on the command line."""
+"""Registries of the encoders of images, graphs and sequences, by their command-line names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,6 +51,24 @@ IMAGE_ENCODERS = Registry(
 GRAPH_ENCODERS = Registry({"gin": _entry_of(models.GIN)}, make=_entry_of)
 
 
+def _sasrec(n_items: int, window: int, **values: Any) -> models.SASRec:
+    return models.SASRec(n_items, n_positions=window, **values)
+
+
+SEQUENCE_ENCODERS = Registry(
+    {
+        "sasrec": BackboneEntry(
+            source=models.SASRec,
+            hyperparams=declared(
+                models.SASRec, "width", "n_layers", "n_heads", "dropout", sweeps=False
+            ),
+            make=_sasrec,
+        )
+    },
+    make=_entry_of,
+)
+
+
 def make_backbone(
     options: EncoderOptions, entries: Mapping[str, BackboneEntry], **sizes: int
 ) -> Any:
@@ -59,7 +77,8 @@ def make_backbone(
     Args:
       options: The flags.
       entries: The available encoders.
-      **sizes: ``n_channels`` of images, or ``n_in``, the number of features of a node.
+      **sizes: ``n_channels`` of images; ``n_in``, the number of features of a node; or ``n_items``
+        and ``window`` of sequences.
     """
     values = settle("encoder", options, entries)
     return entries[options.encoder].make(**sizes, **values)

@@ -4,18 +4,16 @@ Flags of a loss or an encoder are declared by the loss or encoder.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
-
-from crl_jax import models
 
 from .. import _study_options as shared
 from .._options import ReadOptions
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
-from .._registry import Registry, declared, with_flags
+from .._registry import with_flags
 from .._schema import Schema
-from ..backbones import BackboneEntry
+from ..backbones import SEQUENCE_ENCODERS
 from .losses import LOSSES
 
 _DATA = (
@@ -69,24 +67,8 @@ class ProtocolOptions(shared.SeedOptions):
     """Whether items of the history are excluded from the ranking. False ranks all items."""
 
 
-def _sasrec(n_items: int, window: int, **values: Any) -> models.SASRec:
-    return models.SASRec(n_items, n_positions=window, **values)
-
-
-ENCODERS = Registry(
-    {
-        "sasrec": BackboneEntry(
-            source=models.SASRec,
-            hyperparams=declared(
-                models.SASRec, "width", "n_layers", "n_heads", "dropout", sweeps=False
-            ),
-            make=_sasrec,
-        )
-    },
-    make=lambda source: BackboneEntry(source=source, make=source),
-)
 LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="bce")
-EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default="sasrec")
+EncoderOptions = with_flags(shared.EncoderOptions, "encoder", SEQUENCE_ENCODERS, default="sasrec")
 
 
 @dataclass(frozen=True)

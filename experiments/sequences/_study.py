@@ -21,9 +21,9 @@ from .._rundir import write_arrays
 from .._schema import absolute
 from .._study import Evaluation, OnStage
 from .._task_study import TaskStudy
-from ..backbones import make_backbone
+from ..backbones import SEQUENCE_ENCODERS, make_backbone
 from ..view_losses import UNKNOWN_SHARE, in_words
-from ._config import ENCODERS, SCHEMA, Config, DataOptions
+from ._config import SCHEMA, Config, DataOptions
 from .losses import LOSSES, task_arguments
 
 ITEMS = "items.npz"
@@ -178,7 +178,7 @@ class Sequences(TaskStudy[Config, Problem]):
         said = [in_words(config.objective, swept, LOSSES)]
         if "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
-        own = settle("encoder", config.encoding, ENCODERS)
+        own = settle("encoder", config.encoding, SEQUENCE_ENCODERS)
         values = " ".join(f"{name}={value:g}" for name, value in own.items())
         said.append(f"{config.encoding.encoder} {values} window={config.training.window}")
         return ", ".join(said)
@@ -237,7 +237,9 @@ class Sequences(TaskStudy[Config, Problem]):
 def network_of(config: Config, n_items: int) -> models.Network:
     """Returns the network of a configuration, for this number of items."""
     return models.Network(
-        make_backbone(config.encoding, ENCODERS, n_items=n_items, window=config.training.window)
+        make_backbone(
+            config.encoding, SEQUENCE_ENCODERS, n_items=n_items, window=config.training.window
+        )
     )
 
 

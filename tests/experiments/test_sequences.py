@@ -4,6 +4,7 @@ import csv
 import shlex
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.pages import DOCS
@@ -109,6 +110,7 @@ def test_metrics_are_those_of_ranks_counted_by_hand(folder):
     np.testing.assert_array_equal(problem.popularity, popularity)
 
 
+@pytest.mark.filterwarnings("default:1 interactions with unknown items")
 def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
     """Users and an item that the run does not know, from a file of text ids."""
     task, variables, item_ids = load_task(folder)
@@ -127,7 +129,7 @@ def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
     with out.open(newline="") as file:
         found = list(csv.DictReader(file))
     histories = data.item_sequences(log)
-    scores, items = task.top_k(*variables, histories, 4)
+    scores, items = task.top_k(*variables, jnp.asarray(histories), 4)
     assert [row["user"] for row in found] == [f"new{u}" for u in range(3) for _ in range(4)]
     assert [int(row["item"]) for row in found] == item_ids[np.asarray(items)].ravel().tolist()
     assert [row["rank"] for row in found] == list("1234") * 3
