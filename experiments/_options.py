@@ -24,32 +24,32 @@ _DATA = (
 
 @option_group
 class ReadOptions:
-    """Options of the file readers."""
+    """Options of the file readers, by keyword."""
 
-    min_rating: Annotated[float | None, Range()] = None
+    min_rating: Annotated[float | None, Range()] = field(default=None, kw_only=True)
     """Minimum rating of an interaction to count as a positive."""
-    user_col: str | None = None
+    user_col: str | None = field(default=None, kw_only=True)
     """Name of the user column, if it is not detected; its position from 0 in text without a
     header."""
-    item_col: str | None = None
+    item_col: str | None = field(default=None, kw_only=True)
     """Name or position of the item column."""
-    rating_col: str | None = None
+    rating_col: str | None = field(default=None, kw_only=True)
     """Name or position of the rating column; empty to read no ratings."""
-    time_col: str | None = None
+    time_col: str | None = field(default=None, kw_only=True)
     """Name or position of the timestamp column; empty to read no timestamps."""
     format: (
         Literal["u.data", "ratings.dat", "ydata", "csv", "parquet", "inter", "lightgcn", "jsonl"]
         | None
-    ) = None
+    ) = field(default=None, kw_only=True)
     """Format of the files, if it is not detected from their names and first lines."""
-    delimiter: str | None = None
+    delimiter: str | None = field(default=None, kw_only=True)
     """Field separator of csv text, if it is not detected from the first line."""
-    header: bool | None = None
+    header: bool | None = field(default=None, kw_only=True)
     """Whether the first line of text is a header; by default it is, unless a column is given by its
     position."""
-    quote_char: str | None = None
+    quote_char: str | None = field(default=None, kw_only=True)
     """Quote character of csv text, a double quote by default; empty to disable quoting."""
-    encoding: str | None = None
+    encoding: str | None = field(default=None, kw_only=True)
     """Encoding of text, such as latin-1; UTF-8 by default."""
 
 
@@ -74,7 +74,7 @@ class DataOptions(ReadOptions):
     valid_fraction: Annotated[float | None, Range(0, 1, high_open=True)] = 0.1
     """Fraction of the training interactions held out for validation. With 0 nothing is held out,
     and training lasts --epochs. None for 5,000 interactions, but between 0.1 and 0.25."""
-    min_rating: Annotated[float | None, Range()] = None
+    min_rating: Annotated[float | None, Range()] = field(default=None, kw_only=True)
     """Minimum rating of an interaction to count as a positive. With --test-rating it applies to the
     training and validation parts only."""
     test_rating: Annotated[float | None, Range()] = field(default=None, metadata={WAS: None})
