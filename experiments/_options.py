@@ -87,29 +87,6 @@ class DataOptions(ReadOptions):
     """Fraction of the items held out with all their interactions. They are ranked by their
     features: metrics with the prefix cold rank them among each other, those with the prefix
     cold_all among all items. Needs --encoder features."""
-    user_col: str | None = None
-    """Name of the user column, if it is not detected; its position from 0 in text without a
-    header."""
-    item_col: str | None = None
-    """Name or position of the item column."""
-    rating_col: str | None = None
-    """Name or position of the rating column; empty to read no ratings."""
-    time_col: str | None = None
-    """Name or position of the timestamp column; empty to read no timestamps."""
-    format: (
-        Literal["u.data", "ratings.dat", "ydata", "csv", "parquet", "inter", "lightgcn", "jsonl"]
-        | None
-    ) = None
-    """Format of the files, if it is not detected from their names and first lines."""
-    delimiter: str | None = None
-    """Field separator of csv text, if it is not detected from the first line."""
-    header: bool | None = None
-    """Whether the first line of text is a header; by default it is, unless a column is given by its
-    position."""
-    quote_char: str | None = None
-    """Quote character of csv text, a double quote by default; empty to disable quoting."""
-    encoding: str | None = None
-    """Encoding of text, such as latin-1; UTF-8 by default."""
 
 
 @option_group

@@ -280,8 +280,9 @@ def test_a_queue_holds_the_keys_of_the_last_batches():
         stepped("MoCo", replace(ROWS["MoCo"].task, queue=7))
 
 
-@pytest.mark.parametrize("name", ["MoCo", "SogCLR", "BYOL", "CLIP, tiled", "texts", "graphs"])
-@pytest.mark.parametrize("name", ["MoCo", "BYOL", "CLIP, tiled", "texts", "graphs", "sequences"])
+@pytest.mark.parametrize(
+    "name", ["MoCo", "SogCLR", "BYOL", "CLIP, tiled", "texts", "graphs", "sequences"]
+)
 def test_many_devices_give_what_one_gives(name):
     """Negatives, batch statistics, queues and dropout are those of the whole batch."""
     spread = stepped(name, SHARDED.get(name), TrainConfig(8, mesh=MESH))
