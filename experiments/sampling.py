@@ -109,6 +109,7 @@ def _bns(
     prior: str,
     candidates: int,
     ecdf_samples: int,
+    ecdf: Literal["catalogue", "batch"],
     **numbers: Any,
 ) -> samplers.BNS:
     return samplers.BNS(
@@ -116,6 +117,7 @@ def _bns(
         candidates=candidates,
         ecdf_samples=ecdf_samples or None,
         criterion=criterion,
+        ecdf=ecdf,
         **numbers,
     )
 
@@ -126,7 +128,7 @@ def _staged(context: Context, *, rns_epochs: int, **values: Any) -> samplers.Sam
 
 
 _OF_BNS = {
-    **declared(samplers.BNS, "candidates"),
+    **declared(samplers.BNS, "candidates", "ecdf"),
     "prior": words(
         "popularity",
         "Prior of a false negative; occupation reads u.user in the folder of the data",

@@ -35,6 +35,7 @@ SAMPLERS = {
     "AOBPR": samplers.AOBPR(2.0),
     "BNS": samplers.BNS(UNIFORM, candidates=3),
     "BNS from a sample": samplers.BNS(UNIFORM, ecdf_samples=4),
+    "BNS in batch": samplers.BNS(UNIFORM, candidates=3, ecdf="batch"),
     "BNS from all": samplers.BNS(UNIFORM, candidates=None),
     "SRNS": samplers.SRNS(memory=4, fresh=3, history=2),
 }

@@ -12,7 +12,14 @@ from .._pytree import STATIC, pytree_dataclass
 from ..models import Tables
 from ._base import Ids, Sampler, SamplingContext, Selection, Users, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
-from ._ecdf import CatalogueSample, draw_sample, exact_ecdf, sampled_ecdf, user_table
+from ._ecdf import (
+    CatalogueSample,
+    candidate_ecdf,
+    draw_sample,
+    exact_ecdf,
+    sampled_ecdf,
+    user_table,
+)
 from ._positives import Positives, sample_unseen
 from ._priors import Prior, as_prior, check_prior, lookup_prior
 
@@ -27,7 +34,7 @@ class BNS(Sampler):
     See :func:`informativeness`, :func:`unbiasedness` and :func:`sampling_risk`. The posterior
     requires the eCDF of the candidate's score among the user's scores on :math:`\mathcal I_u^-`:
     exact, or from a sample of the catalogue, drawn once per epoch, with an error bounded by
-    :func:`crl_jax.stats.dkw_error`.
+    :func:`crl_jax.stats.dkw_error`, or from the candidates in the mini-batch alone.
 
     Candidates are drawn independently; the choice among them is deterministic. If p depends on F
     only, as for ``uniform_prior``, BNS selects by rank as DNS does.
@@ -43,6 +50,9 @@ class BNS(Sampler):
         risk minimiser, which ranks the whole catalogue. Static.
       ecdf_samples: Number of items sampled for the eCDF, shared by all users during an epoch; None
         for the exact eCDF. Static.
+      ecdf: Items of the eCDF: ``"catalogue"``, or ``"batch"`` for those of the user in the
+        mini-batch, the N = n m candidates of the anchor: the k-th smallest score has
+        :math:`k/(N+1)`. It needs no other scores, and costs as much as :class:`DNS`. Static.
       criterion: ``"risk"``, or ``"posterior"`` to maximise the unbiasedness alone. Static.
 
     Raises:
@@ -50,7 +60,8 @@ class BNS(Sampler):
         ``prior`` has another number of users or items.
 
     References:
-      "Contrastive Learning for Personalized Recommendation", algorithm 2, (4.26) and (4.29);
+      "Contrastive Learning for Personalized Recommendation", algorithm 2, (4.26) and (4.29), and
+      section 5.6.2.3 for ``ecdf="batch"``;
       Liu and Wang, `Bayesian Negative Sampling for Recommendation
       <https://arxiv.org/abs/2204.06520>`_, 2023.
     """
@@ -62,6 +73,7 @@ class BNS(Sampler):
     candidates: Annotated[int | None, Range(1)] = field(default=5, metadata=STATIC)
     ecdf_samples: Annotated[int | None, Range(1)] = field(default=None, metadata=STATIC)
     criterion: Literal["risk", "posterior"] = field(default="risk", metadata=STATIC)
+    ecdf: Literal["catalogue", "batch"] = field(default="catalogue", metadata=STATIC)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prior", as_prior(self.prior))
@@ -70,11 +82,15 @@ class BNS(Sampler):
                 "`ecdf_samples` must be None with `candidates=None`, whose eCDF is exact, "
                 f"got {self.ecdf_samples}."
             )
+        if self.ecdf == "batch" and (self.candidates is None or self.ecdf_samples is not None):
+            raise ValueError(
+                "`ecdf` must be catalogue with `candidates=None` or `ecdf_samples`, got 'batch'."
+            )
 
     @property
     def uses_bitmap(self) -> bool:
-        """True: the eCDF excludes seen items."""
-        return True
+        """Whether the eCDF excludes seen items; candidates are unseen."""
+        return self.ecdf == "catalogue"
 
     def init(
         self, key: Key[Array, ""], positives: Positives, tables: Tables
@@ -98,12 +114,13 @@ class BNS(Sampler):
         items = proposals
         if self.candidates is None:
             return self._select_from_all(batch), state
-        if self.ecdf_samples is None:
+        if self.ecdf == "catalogue" and self.ecdf_samples is None:
             ecdf, scores, pos = exact_ecdf(batch, items)
         else:
             both = batch.scores(jnp.concatenate([batch.items[:, None], items], axis=1))
             pos, scores = both[:, :1], both[:, 1:]
-            ecdf = sampled_ecdf(batch, scores, state)
+            is_sampled = self.ecdf == "catalogue"
+            ecdf = sampled_ecdf(batch, scores, state) if is_sampled else candidate_ecdf(scores)
         prior = lookup_prior(self.prior, batch.users, items)
         value = self._value(pos, scores, ecdf, prior, batch.epoch)
         shape = (-1, batch.n, self.candidates)

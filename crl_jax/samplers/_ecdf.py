@@ -55,6 +55,18 @@ def exact_ecdf(batch: SamplingContext, items: Int[Array, "batch n"]) -> Candidat
     return map_blocks(block, anchors, max(_MAX_SCORES // every_item.size, 1))
 
 
+def candidate_ecdf(scores: Float[Array, "batch n"]) -> Float[Array, "batch n"]:
+    r"""Estimates the CDF of a user's scores from the ``n`` candidates of the anchor alone.
+
+    No score is computed for it. Since the candidates are the sample themselves, the k-th smallest
+    is :math:`k/(n+1)`, the mean of the CDF at the k-th of n draws; k/n would be 1 at the highest
+    one. Ties count in full; NaN for NaN.
+    """
+    columns = scores.T
+    share = (count_no_larger(columns, columns) / (scores.shape[1] + 1)).T.astype(scores.dtype)
+    return jnp.where(jnp.isnan(scores), jnp.nan, share)
+
+
 class UserTable(NamedTuple):
     """eCDF and score of every item for some users, and the mask of their unseen items."""
 

@@ -168,9 +168,9 @@ SAMPLERS_MADE = {
         ),
     ),
     "bns-posterior": (
-        ["--candidates", "3"],
+        ["--candidates", "3", "--ecdf", "batch"],
         lambda log: samplers.BNS(
-            samplers.popularity_prior(log), candidates=3, criterion="posterior"
+            samplers.popularity_prior(log), candidates=3, criterion="posterior", ecdf="batch"
         ),
     ),
 }

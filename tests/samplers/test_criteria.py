@@ -137,6 +137,20 @@ def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
             assert got[user, k] == pytest.approx(want)
 
 
+def test_candidates_rank_among_themselves():
+    """Ties count in full; a NaN has no rank and counts for no other."""
+    scores = jnp.array([[2.0, 1.0, 2.0, 7.0], [jnp.nan, 1.0, 3.0, -jnp.inf]])
+    want = [[3 / 5, 1 / 5, 3 / 5, 4 / 5], [np.nan, 2 / 5, 3 / 5, 1 / 5]]
+    np.testing.assert_allclose(_ecdf.candidate_ecdf(scores), want, rtol=1e-6)
+    assert _ecdf.candidate_ecdf(scores.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_the_kth_of_n_draws_has_its_mean_cdf():
+    draws = np.sort(np.random.default_rng(0).uniform(size=(20_000, 4)))  # F(x) = x
+    got = _ecdf.candidate_ecdf(jnp.asarray(draws[:1], jnp.float32))[0]
+    np.testing.assert_allclose(got, draws.mean(axis=0), atol=0.005)
+
+
 def test_a_sample_knows_what_was_taken():
     world = World()
     sample = _ecdf.draw_sample(jax.random.key(0), world.positives, 70)

@@ -1,6 +1,7 @@
 """Every negative sampler against its distribution, enumerated in float64."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +73,17 @@ def expected_bns(world, user):
     return best_of(world.unseen(user), 3, minus_risk(world, user, PRIOR, 5.0))
 
 
+def expected_bns_in_batch(world, user):
+    """Enumerates all four candidates of an anchor with two negatives; the first two compete."""
+    unseen, s = world.unseen(user), world.scores[user]
+    drawn = np.array(list(itertools.product(unseen, repeat=4)))
+    ecdf = (s[drawn][:, :, None] >= s[drawn][:, None, :]).sum(-1)[:, :2] / 5
+    prior, info = PRIOR[drawn[:, :2]], 1 - sigmoid(s[world.positive(user)] - s[drawn[:, :2]])
+    true, false = (1 - ecdf) * (1 - prior), ecdf * prior
+    least = np.argmin(info * (1 - 6 * true / (true + false)), axis=1)
+    return np.bincount(drawn[np.arange(len(drawn)), least], minlength=world.n_items).astype(float)
+
+
 def expected_posterior(world, user):
     return best_of(world.unseen(user), 2, posterior(world, user, PRIOR))
 
@@ -82,6 +94,7 @@ SAMPLERS = {
     "DNS": (DNS(3), expected_dns),
     "AOBPR": (AOBPR(2.0), expected_aobpr),
     "BNS": (BNS(PRIOR, candidates=3), expected_bns),
+    "BNS in batch": (BNS(PRIOR, candidates=2, ecdf="batch"), expected_bns_in_batch),
     "posterior": (BNS(PRIOR, candidates=2, criterion="posterior"), expected_posterior),
     "BNS after RNS": (StagedSampler(RNS(), BNS(PRIOR, candidates=3), 1), expected_rns),
 }
@@ -331,6 +344,12 @@ def test_samplers_say_what_is_wrong_with_an_argument(world):
         ),
         (lambda: BNS(PRIOR, candidates=None, ecdf_samples=8), "`ecdf_samples` must be None"),
         (lambda: BNS(PRIOR, ecdf_samples=0), "`ecdf_samples` must be at least 1, got 0"),
+        (lambda: BNS(PRIOR, ecdf="all"), "`ecdf` must be one of catalogue, batch, got 'all'"),
+        (
+            lambda: BNS(PRIOR, ecdf="batch", ecdf_samples=8),
+            "`ecdf` must be catalogue with `candidates=None` or `ecdf_samples`, got 'batch'",
+        ),
+        (lambda: BNS(PRIOR, ecdf="batch", candidates=None), "`ecdf` must be catalogue with"),
         (lambda: SRNS(temperature=0.0), "`temperature` must lie in"),
         (lambda: SRNS(memory=0), "`memory` must be at least 1, got 0"),
         (lambda: StagedSampler(RNS(), RNS(), -1), "`epochs` must lie in"),
