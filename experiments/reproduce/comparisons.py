@@ -196,6 +196,12 @@ def _training_note(
             f"{points} points of {epochs} epochs on a validation part of {100 * of.valid:.0f} %, "
             "then all seeds on all training data."
         )
+    if recipe.batch_size > 1:
+        return (
+            f"{what}, {recipe.layers} layer: Adam, batches of {recipe.batch_size:,}, learning rate "
+            f"{recipe.learning_rate:g}, a tenth of it after each fifth of {epochs} epochs, L2 "
+            f"{recipe.weight_decay:g}; evaluated after the last epoch."
+        )
     draws = " or ".join(f"{n:,}" for n in sorted({m.draw for m in methods}))
     return (
         f"{what}: SGD, one triplet per step, learning rate {recipe.learning_rate:g}, L2 "

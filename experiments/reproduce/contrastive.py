@@ -97,9 +97,17 @@ def methods(number: str, encoder: str, dataset: str, world: World) -> tuple[Meth
     )
 
 
-def on_graph(method: Method) -> Method:
-    """Returns a method on LightGCN, with the search of BPR on MovieLens 100K for any loss."""
-    made = _method("bpr", _recipe("bpr", "lightgcn", "-search"), _SMALL["lightgcn"])
+def on_dataset(method: Method, encoder: str, dataset: str, world: World) -> Method:
+    """Returns a method on MF or LightGCN with a search for data of this size.
+
+    The search is that of BPR for any loss, with the budget of :data:`BUDGETS`. On MF and small
+    data it is the method's own.
+    """
+    budget = BUDGETS.get(dataset, _SMALL)[encoder]
+    is_small = budget is _SMALL[encoder]
+    if encoder == "mf" and is_small:
+        return method
+    made = _method("bpr", _recipe("bpr", encoder, "-search"), budget, None if is_small else world)
     return dataclasses.replace(method, recipe=made.recipe, minibatch=made.minibatch)
 
 

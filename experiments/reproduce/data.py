@@ -24,7 +24,8 @@ def load_folder(folder: Path) -> data.Interactions | data.Split:
 
     Its training part has 10,000 further users, which the published statistics exclude.
     """
-    loaded = data.load(str(folder))
+    pairs = folder / "pairs.txt"
+    loaded = data.load(str(pairs if pairs.is_file() else folder))
     if not (is_yahoo(folder) and isinstance(loaded, data.Split) and loaded.test is not None):
         return loaded
     kept = loaded.test.degrees > 0
@@ -41,13 +42,16 @@ def load_folder(folder: Path) -> data.Interactions | data.Split:
 
 
 def load_parts(options: Options, console: Console) -> list[World]:
-    """Loads the training and the test part of a folder; Yahoo!-R3 as distributed is split again.
+    """Loads the training and the test part of a folder.
+
+    Yahoo!-R3 as distributed is split again, and a folder with ``pairs.txt`` has no split: a random
+    fifth of the interactions is the test part.
 
     Raises:
       ValueError: If there is no test part, or if there is a validation part.
     """
-    del console
-    if is_yahoo(options.data):
+    if is_yahoo(options.data) or (options.data / "pairs.txt").is_file():
+        console.print(f"A random fifth of the interactions of {options.data} is the test part.")
         return [load_cut(options.data)]
     loaded = data.load(str(options.data))
     if not isinstance(loaded, data.Split) or loaded.test is None:
@@ -155,6 +159,12 @@ def load_world(
     if test_rating is None:
         if isinstance(loaded, data.Split):
             loaded = data.union(*(part for _, part in loaded.parts()))
+        if loaded.ratings is None:
+            raise ValueError(
+                f"--data {folder} has no ratings, from which chapter 3 takes its reliable test "
+                "part and evaluates the confidence; --data movielens:1m downloads MovieLens 1M "
+                "with its ratings."
+            )
         cut = data.split_top_rated(loaded, seed=split)
         assert cut.test is not None
         return World(cut.train, cut.test, folder)

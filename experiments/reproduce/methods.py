@@ -16,7 +16,6 @@ class Recipe:
 
     Attributes:
       dim: Width of the embeddings.
-      encoder: Name of the encoder, with its default flags.
       learning_rate: Learning rate of the published setting.
       weight_decay: L2 on the rows of each triplet, in the published setting.
       deviation: Standard deviation of the normal initial values, in the published setting.
@@ -24,6 +23,10 @@ class Recipe:
       metrics: Reported metrics.
       main: Metric by which methods are compared.
       by_user: Whether the main metric has a value per user, so that users can be compared.
+      encoder: Name of the encoder, with its default flags.
+      batch_size: Anchors per step of the published setting: 1 for SGD on one triplet, more for Adam
+        on mini-batches, with L2 on whole tables.
+      layers: Number of layers of a graph encoder in the published setting.
     """
 
     dim: int
@@ -35,6 +38,8 @@ class Recipe:
     main: str
     by_user: bool = True
     encoder: str = "mf"
+    batch_size: int = 1
+    layers: int = 1
 
     @property
     def reported(self) -> Reported:

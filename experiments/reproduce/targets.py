@@ -45,7 +45,7 @@ class Options:
     those in the folder."""
     encoders: tuple[Literal["mf", "lightgcn"], ...] = ()
     """Encoders to train; by default both in tables 5.2 and 6.3 and figure 5.3, and mf in the
-    others. lightgcn requires --setting minibatch."""
+    others."""
     scale: Literal["published", "small"] = "published"
     """Tables 6.4 to 6.8: small is for two CPU cores: 10,000 images, a ResNet of 10 layers and width
     16, 20 epochs."""

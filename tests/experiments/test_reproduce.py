@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.commands import reproduction
@@ -19,11 +20,12 @@ from crl_jax import data, losses, models, samplers, tasks
 from crl_jax.data import Interactions, simulate
 from experiments._occupations import occupations
 from experiments._rundir import hold
-from experiments.reproduce import chapter_4, command, main, store
+from experiments.reproduce import chapter_4, command, main, store, training
 from experiments.reproduce.command import TARGETS, show_list
 from experiments.reproduce.methods import SAMPLING, Method, World
 from experiments.reproduce.outcomes import pool, roc_curve
 from experiments.reproduce.tables import choose, compare, published
+from experiments.reproduce.targets import Options
 
 pytestmark = [
     pytest.mark.usefixtures("standard_promotion", "quick_compiles"),
@@ -85,6 +87,39 @@ def test_a_table_shows_published_results_and_is_not_trained_twice(run, out, monk
     assert again.split("Table")[-1] == printed.split("Table")[-1]
 
 
+def test_lightgcn_has_a_published_setting(folder, tmp_path, capsys):
+    """AOBPR ranks the whole catalogue by propagated embeddings, in batches of Adam."""
+    flags = ("--encoders", "lightgcn", "--methods", "aobpr", "--seeds", "1", "--epochs", "5")
+    assert reproduction(folder, tmp_path, capsys)("table-4.2", *flags)[0] == 0
+    (row,) = read_csv(tmp_path / "table-4.2-published.csv")
+    assert (row["encoder"], row["method"]) == ("lightgcn", "aobpr")
+    text = (tmp_path / "table-4.2-published.md").read_text()
+    assert ", 1 layer: Adam, batches of 128, learning rate 0.01, a tenth of it after" in text
+
+
+def test_the_published_settings_depend_on_encoder_and_dataset(world):
+    options = Options("table-4.2", Path(), setting="published")
+    for dataset, batch_size in (("ml-100k", 128), ("ml-1m", 1024)):
+        rows = TARGETS["table-4.2"].make.methods(options, "lightgcn", dataset, world)
+        assert {m.label for m in rows} == {m.label for m in chapter_4.TABLES["4.2"]}
+        assert {m.recipe.batch_size for m in rows} == {batch_size}
+        assert {m.recipe.weight_decay for m in rows} == {1e-5}
+    assert {m.recipe.batch_size for m in chapter_4.TABLES["4.2"]} == {1}
+    progress = jnp.linspace(0, 1, 100, endpoint=False)
+    got = training._in_fifths(progress + 0.005, 0.1)
+    np.testing.assert_allclose(got, np.repeat([1, 0.1, 0.01, 1e-3, 1e-4], 20), rtol=1e-5)
+
+
+def test_hard_samples_have_the_published_prior_of_the_dataset(world):
+    options = Options("table-5.3", Path(), setting="minibatch")
+    for dataset, tau_plus in (("ml-100k", 0.3), ("ml-1m", 0.25)):
+        rows = TARGETS["table-5.3"].make.methods(options, "mf", dataset, world)
+        tau = {m.label: m.hyperparams.get("tau_plus") for m in rows}
+        assert tau == {"bpr": None, "bns": None, "dpl": 0.15, "dpl+hard": tau_plus}
+    assert {m.minibatch.batch_size for m in rows} == {2048}
+    assert {m.points for m in rows} == {8}
+
+
 def test_figures_have_their_data_as_csv(run, out, monkeypatch):
     """Uses the trainings of the table above: its BNS has the default λ and size."""
     monkeypatch.setattr(chapter_4, "QUALITY", (chapter_4.RNS, chapter_4.BNS))
@@ -137,7 +172,6 @@ def test_scores_are_counted_by_kind_of_negative():
         (["figure-4.4", "--setting", "minibatch"], "--setting minibatch"),
         (["figure-4.4", "--methods", "rns"], "--methods is for table-3.2, table-3.3, table-4.2"),
         (["table-4.2", "--datasets", "ml-1m"], "--datasets is for table-5.2"),
-        (["table-4.2", "--encoders", "lightgcn"], "lightgcn needs --setting minibatch"),
         (["table-4.2", "--estimate"], "--estimate requires --setting minibatch"),
         (["table-3.2", "--estimate"], "--estimate requires --setting minibatch"),
         (["figure-3.4", "--estimate"], "--estimate is for table-3.2, table-3.3, table-4.2"),
