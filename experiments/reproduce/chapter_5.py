@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from . import contrastive
-from .chapter_4 import BNS, DPL, RNS, sampling_table
+from .chapter_4 import BNS, DPL, IN_BATCH, RNS, sampling_table
 from .comparisons import RankingTable
 from .cost import speed_of
 from .data import check_datasets, load_datasets, load_parts
@@ -22,7 +22,8 @@ SIZES = (1, 3, 5, 10, 15)
 """Numbers of extra positives M, or of negatives N."""
 TAUS = (0.0, 0.02, 0.07, 0.15, 0.3)
 """Priors; at 0 the loss is not debiased."""
-_TIMED = {"bpr": RNS, "dpl": DPL, "bns": BNS}
+_TIMED = {"bpr": RNS, "dpl": DPL, "bns": IN_BATCH, "bns, exact eCDF": BNS}
+"""The published BNS takes the eCDF over the mini-batch here."""
 _PLAIN = Minibatch(axes=())
 _NOTES = (
     "All interactions of a dataset are merged, and a random fifth of them is the test part.",
@@ -35,12 +36,16 @@ _NOTES = (
 
 
 def draw_hyperparameters(job: Job) -> None:
-    """Figure 5.3: DPL as tuned for the encoder, with other values of each hyper-parameter."""
+    """Figure 5.3: DPL as tuned for the encoder, with other values of each hyper-parameter.
+
+    Without extra positives, M = 0, nothing corrects the bias: the prior is 0 as well.
+    """
     panels = []
     for encoder in dict.fromkeys(job.options.encoders or contrastive.ENCODERS):
         dpl = contrastive.tuned("dpl", encoder)
+        not_debiased = {"n_pos": 0, "hyperparams": {**dpl.hyperparams, "tau_plus": 0.0}}
         values: dict[str, dict[float, dict[str, Any]]] = {
-            "extra positives M": {size: {"n_pos": size} for size in SIZES},
+            "extra positives M": {0: not_debiased} | {size: {"n_pos": size} for size in SIZES},
             "negatives N": {size: {"n_neg": size} for size in SIZES},
             "prior τ⁺": {x: {"hyperparams": {**dpl.hyperparams, "tau_plus": x}} for x in TAUS},
         }

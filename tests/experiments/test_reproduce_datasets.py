@@ -168,10 +168,11 @@ def test_the_hyperparameters_of_dpl_are_drawn(run, dataset_folder, tmp_path, pre
     assert run("figure-5.3", "--seeds", "2", of=dataset_folder / "ml-100k")[0] == 0
     assert (tmp_path / "figure-5.3.png").stat().st_size > 10_000
     rows = read_csv(tmp_path / "figure-5.3.csv")
-    assert [row["encoder"] for row in rows] == ["mf"] * 2 * 15 + ["lightgcn"] * 2 * 15
+    assert [row["encoder"] for row in rows] == ["mf"] * 2 * 16 + ["lightgcn"] * 2 * 16
     # The tuned setting of DPL is shown in each panel, but trained only once.
-    assert len(pretended) == 2 * (15 - 2)
-    of = {(row["parameter"], row["value"]): row["ndcg@20"] for row in rows[:30]}
+    assert len(pretended) == 2 * (16 - 2)
+    assert [row["value"] for row in rows[:12:2]] == ["0", "1", "3", "5", "10", "15"]
+    of = {(row["parameter"], row["value"]): row["ndcg@20"] for row in rows[:32]}
     tuned = of["extra positives M", "10"], of["negatives N", "5"], of["prior τ⁺", "0.15"]
     assert len(set(tuned)) == 1
 
@@ -256,10 +257,30 @@ def test_the_time_of_an_epoch_is_steps_times_the_measured_time(run, tmp_path, mo
     assert run("figure-5.4", "--datasets", "ml-1m")[0] == 0
     rows = read_csv(tmp_path / "figure-5.4.csv")
     times = [(row["method"], float(row["seconds"])) for row in rows]
-    assert times == [("bpr", 1), ("dpl", 2), ("bns", 3)]
+    assert times == [("bpr", 1), ("dpl", 2), ("bns", 3), ("bns, exact eCDF", 4)]
     sizes = {(m.recipe.encoder, m.minibatch.batch_size, m.points) for m in measured}
     assert sizes == {("mf", 1024, 1)}
     assert (tmp_path / "figure-5.4.png").stat().st_size > 5000
+
+
+def test_chapter_3_refuses_data_without_ratings(run, dataset_folder):
+    for target in ("table-3.2", "table-3.3", "figure-3.4"):
+        code, printed = run(target, of=dataset_folder / "ml-1m")
+        assert code == 2
+        assert "ml-1m has no ratings" in printed
+        assert "movielens:1m" in printed
+
+
+def test_tables_of_samplers_split_data_without_a_test_part(
+    run, dataset_folder, tmp_path, pretended
+):
+    flags = ("--setting", "minibatch", "--methods", "rns", "--seeds", "2")
+    code, printed = run("table-4.2", *flags, of=dataset_folder / "ml-1m")
+    assert code == 0
+    assert "A random fifth of the interactions" in printed
+    assert pretended == [("ml-1m", "mf", "rns")]
+    text = (tmp_path / "table-4.2-minibatch.md").read_text()
+    assert "on ml-1m: Adam, batches of 2,048; for each method a search of 8 points" in text
 
 
 def test_all_interactions_are_split_again(worlds, dataset_folder):
