@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +33,13 @@ class Speed:
       start: Seconds until the first epoch begins, which is mostly compilation.
       step: Seconds per step of one run, with as many runs in parallel as in the search.
       validation: Seconds to score one run for all users.
+      cpu_step: Processor seconds per step of one run, which other processes hardly prolong.
     """
 
     start: float
     step: float
     validation: float
+    cpu_step: float = math.nan
 
 
 def training_seconds(method: Method, world: World, epochs: int, seeds: int, folder: Path) -> float:
@@ -68,15 +71,17 @@ def speed_of(method: Method, world: World, folder: Path) -> Speed:
 def _measure(method: Method, world: World, folder: Path) -> Speed:
     """Measures the speed on as many examples as needed for a reliable epoch time, or on all."""
     examples = max(_EXAMPLES, 2 * method.minibatch.batch_size)
-    start, epoch, step = _train(method, world, examples)
+    start, epoch, step, cpu_step = _train(method, world, examples)
     while epoch < _SECONDS and examples < len(world.train):
         examples *= _MORE
-        start, epoch, step = _train(method, world, examples)
-    return Speed(start, step, _validation(method, world, folder))
+        start, epoch, step, cpu_step = _train(method, world, examples)
+    return Speed(start, step, _validation(method, world, folder), cpu_step)
 
 
-def _train(method: Method, world: World, examples: int) -> tuple[float, float, float]:
+def _train(method: Method, world: World, examples: int) -> tuple[float, float, float, float]:
     """Returns the seconds of the start, of an epoch and of a step of one run, on part of the log.
+
+    The last value is the processor time of a step.
 
     The encoder uses the whole graph. Every epoch includes an EM round of the confidence, if any.
     """
@@ -91,11 +96,16 @@ def _train(method: Method, world: World, examples: int) -> tuple[float, float, f
     if not of.at_once:
         runs = {name: array[:1] for name, array in runs.items()}
     seeds = runs.pop("seeds")
-    fitted = fit_minibatch(method, part, graph=world.train, epochs=_EPOCHS, seeds=seeds, sweep=runs)
+    cpu: list[float] = []
+    fitted = fit_minibatch(
+        method, part, graph=world.train, epochs=_EPOCHS, seeds=seeds, sweep=runs,
+        hooks=[train.Progress(lambda _: cpu.append(time.process_time()))],
+    )  # fmt: skip
     # The minimum: estimates of days should not include the time of other processes.
     first, *others = np.diff([entry["seconds"] for entry in fitted.history], prepend=0)
-    epoch, steps = float(min(others)), -(-len(part.train) // of.batch_size)
-    return max(0.0, float(first) - epoch), epoch, epoch / steps / len(seeds)
+    epoch, cpu_epoch = float(min(others)), float(np.diff(cpu).min())
+    steps = -(-len(part.train) // of.batch_size) * len(seeds)
+    return max(0.0, float(first) - epoch), epoch, epoch / steps, cpu_epoch / steps
 
 
 def _validation(method: Method, world: World, folder: Path) -> float:

@@ -1,6 +1,7 @@
 """Tests of tables over several datasets and encoders, of searches and of time estimates."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,7 +198,7 @@ def seconds_of(printed):
 
 
 def test_the_estimate_is_steps_times_the_measured_time(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(cost, "_train", lambda *_: (3.0, 0.5, 0.25))
+    monkeypatch.setattr(cost, "_train", lambda *_: (3.0, 0.5, 0.25, 0.125))
     flags = ("--datasets", "ml-1m", "--encoders", "mf", "--methods", "dpl", "--estimate")
     code, first = run("table-5.2", *flags, "--seeds", "1", "--epochs", "3000")
     assert code == 0
@@ -208,7 +209,8 @@ def test_the_estimate_is_steps_times_the_measured_time(run, tmp_path, monkeypatc
         for path in (tmp_path / "speeds").iterdir()
     }
     validation = speeds["scoring"]["seconds"]
-    assert speeds["minibatch"] == {"start": 3.0, "step": 0.25, "validation": validation}
+    known = {"start": 3.0, "step": 0.25, "cpu_step": 0.125}
+    assert speeds["minibatch"] == {**known, "validation": validation}
     assert validation > 0
     # Fewer interactions than the batch size: one step per epoch.
     n_validations = 3000 / contrastive.BUDGETS["ml-1m"]["mf"].minibatch.eval_every
@@ -227,13 +229,18 @@ def test_fast_steps_are_measured_on_more_examples(worlds, tmp_path, monkeypatch,
     world = dataclasses.replace(world, train=log)
     timed = []
 
-    def fit(method, part, *, graph, epochs, seeds, sweep):
+    def fit(method, part, *, graph, epochs, seeds, sweep, hooks):
         assert graph is log
+        clock = itertools.count(step=rate * len(part.train) / 2)
+        monkeypatch.setattr(cost.time, "process_time", lambda: next(clock))
+        for _ in range(epochs):
+            hooks[0]({})
         timed.append((len(part.train), len(seeds)))
         # Rounded to milliseconds, like the history. The first epoch includes 5 s of compilation.
         ends = 5 + rate * len(part.train) * np.arange(1, epochs + 1)
         return SimpleNamespace(history=[{"seconds": round(end, 3)} for end in ends])
 
+    monkeypatch.setattr(cost.train, "Progress", lambda report: report)
     monkeypatch.setattr(cost, "fit_minibatch", fit)
     monkeypatch.setattr(cost, "_validation", lambda *_: 0.5)
     method = contrastive.methods("5.2", "mf", "ml-1m", world)[0]
@@ -242,6 +249,7 @@ def test_fast_steps_are_measured_on_more_examples(worlds, tmp_path, monkeypatch,
     n, runs = timed[-1]
     steps = -(-n // method.minibatch.batch_size)
     assert speed.step == pytest.approx(rate * n / steps / runs, rel=0.02)
+    assert speed.cpu_step == pytest.approx(rate * n / steps / runs / 2, rel=1e-6)
     assert speed.start == pytest.approx(5, abs=0.01)
     assert speed.validation == 0.5
 
@@ -251,12 +259,13 @@ def test_the_time_of_an_epoch_is_steps_times_the_measured_time(run, tmp_path, mo
 
     def measure(method, *_):
         measured.append(method)
-        return cost.Speed(0.0, float(len(measured)), 0.0)
+        return cost.Speed(0.0, float(len(measured)), 0.0, 0.5 * len(measured))
 
     monkeypatch.setattr(cost, "_measure", measure)
     assert run("figure-5.4", "--datasets", "ml-1m")[0] == 0
     rows = read_csv(tmp_path / "figure-5.4.csv")
     times = [(row["method"], float(row["seconds"])) for row in rows]
+    assert [float(row["cpu_seconds"]) for row in rows] == [0.5, 1, 1.5, 2]
     assert times == [("bpr", 1), ("dpl", 2), ("bns", 3), ("bns, exact eCDF", 4)]
     sizes = {(m.recipe.encoder, m.minibatch.batch_size, m.points) for m in measured}
     assert sizes == {("mf", 1024, 1)}
