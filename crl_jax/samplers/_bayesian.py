@@ -50,9 +50,9 @@ class BNS(Sampler):
         risk minimiser, which ranks the whole catalogue. Static.
       ecdf_samples: Number of items sampled for the eCDF, shared by all users during an epoch; None
         for the exact eCDF. Static.
-      ecdf: Items of the eCDF: ``"catalogue"``, or ``"batch"`` for those of the user in the
-        mini-batch, the N = n m candidates of the anchor: the k-th smallest score has
-        :math:`k/(N+1)`. It needs no other scores, and costs as much as :class:`DNS`. Static.
+      ecdf: Items of the eCDF: ``"catalogue"``, or ``"batch"`` for the N = n m candidates that the
+        mini-batch has for the anchor, of which the k-th smallest has F = :math:`k/(N+1)`. That
+        costs as much as :class:`DNS`, but is coarse, and reached a lower NDCG. Static.
       criterion: ``"risk"``, or ``"posterior"`` to maximise the unbiasedness alone. Static.
 
     Raises:

@@ -58,9 +58,9 @@ def exact_ecdf(batch: SamplingContext, items: Int[Array, "batch n"]) -> Candidat
 def candidate_ecdf(scores: Float[Array, "batch n"]) -> Float[Array, "batch n"]:
     r"""Estimates the CDF of a user's scores from the ``n`` candidates of the anchor alone.
 
-    No score is computed for it. Since the candidates are the sample themselves, the k-th smallest
-    is :math:`k/(n+1)`, the mean of the CDF at the k-th of n draws; k/n would be 1 at the highest
-    one. Ties count in full; NaN for NaN.
+    No further score is computed. The k-th smallest of them has :math:`k/(n+1)`, the mean of the CDF
+    at the k-th of n draws; k/n would be 1 at the highest, which BNS would then never choose. Ties
+    count in full; NaN for NaN.
     """
     columns = scores.T
     share = (count_no_larger(columns, columns) / (scores.shape[1] + 1)).T.astype(scores.dtype)
