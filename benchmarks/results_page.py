@@ -47,6 +47,7 @@ NAMES = {
     "none_longer": "fine-tuning alone, 11 epochs",
     "rns": "RNS", "pns": "PNS", "aobpr": "AOBPR, λ = 500", "dns": "DNS, m = 2", "srns": "SRNS",
     "bns": "BNS, exact eCDF", "bns, eCDF of 64": "BNS, eCDF of 64 items",
+    "posterior only": "largest posterior (4.29)",
     "bns, eCDF of the batch": "BNS, eCDF of the batch",
     "bpr+rns": "BPR, RNS", "bpr+bns": "BPR, BNS", "bce+rns": "BCE, RNS", "bce+bns": "BCE, BNS",
     "info_nce+rns": "InfoNCE, RNS", "info_nce+bns": "InfoNCE, BNS",
