@@ -109,6 +109,7 @@ def cell(template: str, row: Row) -> str:
     text = formatter.vformat(template, (), row)
     if not formatter.found and "{" in template:
         return ""
+    text = re.sub(r" ± (?= \(|$)", "", text)  # of a single seed
     return re.sub(r" ?\([,; ]*\)", "", re.sub(r"[,;] \)", ")", text)).strip(",; ")
 
 

@@ -94,6 +94,8 @@ ml-100k,bpr,0,0.25,0.001,0.2,0.0,nan
 ml-100k,bpr,1,0.75,0.001,0.2,0.0,nan
 ml-1m,bpr,0,0.5,0.001,,0.0,nan
 ml-1m,dpl,0,0.4,0.003,0.5,-0.1,0.0001
+ml-1m,hcl,2,0.4,nan,0.5,0.0,nan
+ml-1m,bcl,2,0.4,nan,,0.0,nan
 """
 
 
@@ -105,7 +107,9 @@ ml-1m,dpl,0,0.4,0.003,0.5,-0.1,0.0001
           "| MovieLens 100K, BPR | 0.2500 ± 0.0010 (0.2000, +25.0%) | |",
           "| MovieLens 1M, BPR | 0.5000 ± 0.0010 | |",
           "| MovieLens 1M, DPL | 0.4000 ± 0.0030 (0.5000, −20.0%) | −0.1 (< 0.001) |"]),
-        ("method: {method} | across {dataset}: {x:.2f}",
+        ("where seed = 2 | of: {method} | x: {x:published}",
+         ["| of | x |", "| HCL | 0.4000 (0.5000, −20.0%) |", "| BCL | 0.4000 |"]),
+        ("where method = bpr|dpl | method: {method} | across {dataset}: {x:.2f}",
          ["| method | MovieLens 100K | MovieLens 1M |",
           "| BPR | 0.50 | 0.50 |",
           "| DPL | | 0.40 |"]),
