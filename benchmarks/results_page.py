@@ -14,6 +14,13 @@ A table is between two comments. The first one names the files and defines the c
   well. Numbers of several rows that belong to one cell are averaged.
 * ``where COLUMN = PATTERN`` keeps the rows whose value matches a regular expression.
 
+A table of the items of a source, or of their numbers by state, is between
+
+    <!-- sources: 4 -->
+    <!-- end sources -->
+
+with a key of :data:`experiments.reproduce.sources.SOURCES`, or ``counts``.
+
     python -m benchmarks.results_page
     python -m benchmarks.results_page --check
 """
@@ -27,10 +34,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.reproduce import sources
+
 from ._report import read_csv
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end table -->)", re.DOTALL)
+LEDGER = re.compile(r"(<!-- sources: (\w+) -->\n).*?(<!-- end sources -->)", re.DOTALL)
+FILES = "https://github.com/crl-jax/crl_jax/blob/main/benchmarks/results"
 FORMATS = {
     "std": "{X:.4f} ± {X_std:.4f}",
     "published": "{X:.4f} ± {X_std:.4f} ({X_published:.4f}, {X_difference:+.1%})",
@@ -167,14 +178,49 @@ def table(definition: str, results: Path) -> str:
     for key, own in groups.items():
         values = (cell(head[1], mean(own[head])) if head in own else "" for head in heads)
         cells.append([*key, *values])
+    return _markdown(cells)
+
+
+def _markdown(cells: Sequence[Sequence[str]]) -> str:
     return "".join(
         "|" + "|".join(f" {x} ".replace("|", "\\|") if x else " " for x in line) + "|\n"
         for line in cells
     )
 
 
+def ledger(key: str, results: Path) -> str:
+    """Returns a Markdown table of the items of a source, or with ``counts`` of their numbers.
+
+    Raises:
+      ValueError: If there is no such source, or no file for a pattern of results.
+    """
+    states = sources.STATES
+    if key == "counts":
+        cells = [["source", "items", *states], ["---", *["--:"] * (1 + len(states))]]
+        for source, title in sources.SOURCES.items():
+            of = [item.state for item in sources.select([source])]
+            cells.append([title, str(len(of)), *(str(of.count(state) or "") for state in states)])
+        return _markdown(cells)
+    cells = [["place", "item", "state", "where"], ["---"] * 4]
+    for item in sources.select([key]):
+        where = [f"`{name}`" for name in item.code]
+        where += [f"`{item.command}`"] if item.command else []
+        where += [_link(path, results) for path in sources.files(item, results)]
+        state = f"**{item.state}**" if item.state != "reproduced" else item.state
+        note = f": {item.note}" if item.note else ""
+        cells.append([item.place, item.item, state + note, ", ".join(where)])
+    return _markdown(cells)
+
+
+def _link(path: Path, results: Path) -> str:
+    """Returns a link to the figure of a result file, to its table, or to itself."""
+    shown = next((p for end in (".md", ".png") if (p := path.with_suffix(end)).exists()), path)
+    return f"[{path.stem}]({FILES}/{shown.relative_to(results).as_posix()})"
+
+
 def rewrite(page: str, results: Path) -> str:
     """Returns a page with updated tables."""
+    page = LEDGER.sub(lambda m: f"{m[1]}{ledger(m[2], results)}{m[3]}", page)
     return TABLE.sub(lambda m: f"{m[1]}{table(m[2], results)}{m[3]}", page)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from .._ranges import check_flags
 from .._registry import name_of
 from .._screen import output, printable
 from .._signals import advise
-from . import chapter_3, chapter_4, chapter_5, images, statistics
+from . import chapter_3, chapter_4, chapter_5, images, sources, statistics
 from .targets import Options, Target
 
 _DESCRIPTION = """Reproduce tables and figures of the dissertation.
@@ -25,7 +25,9 @@ _DESCRIPTION = """Reproduce tables and figures of the dissertation.
 Each target is one command on a dataset folder: it trains the methods of the table or figure, prints
 our results next to the published ones, and writes Markdown, CSV and PNG.
 
-{0} --list   prints all targets with their data, times and committed results
+{0} --list             prints all items of the sources: state, code and command
+{0} --list 4 differs   those of chapter 4 with another outcome, scale or fewer rows
+{0} --list targets     prints all targets with their data, times and committed results
 """
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _WIDTH = 80
@@ -47,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     def command() -> None:
         if "--list" in given:
-            if len(given) > 1:
-                raise ValueError("--list takes no other arguments.")
-            show_list()
+            if given[0] != "--list":
+                raise ValueError(f"--list must be the first argument, got {given[0]}.")
+            show_list(given[1:])
         else:
             options = parse(given)
             advise(lambda: "The same command resumes.")
@@ -92,7 +94,15 @@ def parse(arguments: list[str]) -> Options:
     return options
 
 
-def show_list(results: Path = _RESULTS) -> None:
+def show_list(words: Sequence[str]) -> None:
+    """Prints the items of the sources that the words select, or with ``targets`` the targets."""
+    if list(words) == ["targets"]:
+        show_targets()
+    else:
+        sources.show(sources.select(words), output())
+
+
+def show_targets(results: Path = _RESULTS) -> None:
     """Prints each target: its title, --data, time and committed results.
 
     Args:

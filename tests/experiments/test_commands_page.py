@@ -61,7 +61,7 @@ def test_commands_are_taken(command, monkeypatch, tmp_path):
     (tmp_path / "mine.py").write_text(block("# mine.py"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    if arguments in (["--help"], ["--list"]):
+    if arguments[:1] in (["--help"], ["--list"]):
         return
     match name.removeprefix("experiments."), arguments:
         case "recommend", ["topk", *rest]:

@@ -21,7 +21,7 @@ from crl_jax.data import Interactions, simulate
 from experiments._occupations import occupations
 from experiments._rundir import hold
 from experiments.reproduce import chapter_4, command, main, store, training
-from experiments.reproduce.command import TARGETS, show_list
+from experiments.reproduce.command import TARGETS, show_targets
 from experiments.reproduce.methods import SAMPLING, Method, World
 from experiments.reproduce.outcomes import pool, roc_curve
 from experiments.reproduce.tables import choose, compare, published
@@ -191,7 +191,6 @@ def test_scores_are_counted_by_kind_of_negative():
         (["table-6.4", "--datasets", "stl11"], "--datasets takes some of cifar10, stl10"),
         (["table-6.4", "--encoders", "mf"], "--encoders is for"),
         (["table-6.4"], "has none of the folders cifar10"),
-        (["table-4.2", "--list"], "--list takes no other arguments"),
     ],
 )
 def test_invalid_flags_are_refused(run, arguments, message):
@@ -213,11 +212,11 @@ def test_a_folder_without_a_split_is_refused(tmp_path, capsys):
     assert "must hold a training and a test part" in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_list_has_all_targets_with_their_results(tmp_path, capsys):
+def test_the_list_of_targets_has_their_results(tmp_path, capsys):
     (tmp_path / "one").mkdir()
     for name in ("table-4.2-minibatch.csv", "table-4.2-minibatch.md", "table-4.25.csv"):
         (tmp_path / "one" / name).write_text("")
-    show_list(tmp_path)
+    show_targets(tmp_path)
     _, *blocks = capsys.readouterr().out.rstrip().split("\n\n")
     of = dict(zip(TARGETS, blocks, strict=True))
     for name, block in of.items():
@@ -228,17 +227,17 @@ def test_the_list_has_all_targets_with_their_results(tmp_path, capsys):
     assert of["table-4.3"].endswith("results: none")
     assert "time: not measured" in of["table-4.4"]
     assert "--estimate" in of["table-5.2"]
-    show_list(tmp_path / "installed")
+    show_targets(tmp_path / "installed")
     assert "results:" not in capsys.readouterr().out
 
 
-def test_the_list_fits_a_narrow_terminal_without_unicode(monkeypatch):
+def test_the_list_of_targets_fits_a_narrow_terminal_without_unicode(monkeypatch):
     """Also paths of committed results fit, which are not broken."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
     for name, value in (("COLUMNS", "60"), ("TTY_COMPATIBLE", "1"), ("FORCE_COLOR", "1")):
         monkeypatch.setenv(name, value)
-    assert main(["--list"]) == 0
+    assert main(["--list", "targets"]) == 0
     lines = written.getvalue().decode("cp1252").splitlines()
     assert 50 < max(map(len, lines)) <= 60
     assert "figure-4.5  the lambda of the risk and the number of" in lines
