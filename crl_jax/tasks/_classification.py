@@ -20,15 +20,17 @@ from ._views import as_pytree, cast_like, check_network, draw_views, map_plain_v
 
 @pytree_dataclass
 class Classification(Task):
-    r"""Linear classifier on the features of a network, trained by softmax cross-entropy.
+    r"""Classifier on the features of a network, trained by softmax cross-entropy.
 
     .. math::
         \ell = -\log \mathrm{softmax}(W^\top f(t(x)) + b)_y
 
     for the features f of a random augmentation t of an example. By default the network is frozen
-    and in evaluation mode, and only the linear layer is trained, from zeros; published linear
+    and in evaluation mode, and only the classifier is trained, from zeros; published linear
     evaluations differ in that their batch statistics are updated. With ``finetune``, the network is
-    trained as well, in training mode.
+    trained as well, in training mode. With ``hidden``, the features pass through a hidden layer,
+    :math:`f \mapsto \tanh(V^\top f + c)`, whose initial weights :math:`V` are random, as in the
+    head of BERT.
 
     The data are :class:`LabelledExamples` or pairs ``(examples, labels)``. Examples with a negative
     label are ignored. The history reports the training ``accuracy``.
@@ -43,6 +45,7 @@ class Classification(Task):
       dim: Dimension of the features. Static.
       n_classes: Number of classes. Static.
       finetune: Whether the network is trained as well. Static.
+      hidden: Width of a hidden layer; ``None`` for a linear classifier. Static.
 
     Raises:
       ValueError: If a field is invalid, or, before training, if a label is not below ``n_classes``
@@ -59,6 +62,7 @@ class Classification(Task):
     dim: Annotated[int, Range(1)] = field(metadata=STATIC)
     n_classes: Annotated[int, Range(2)] = field(metadata=STATIC)
     finetune: bool = field(default=False, metadata=STATIC)
+    hidden: Annotated[int | None, Range(1)] = field(default=None, metadata=STATIC)
 
     def __post_init__(self) -> None:
         check_network("network", self.network)
@@ -80,12 +84,17 @@ class Classification(Task):
             raise ValueError("`labels` must contain a known class, got negative labels alone.")
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Returns a linear layer of zeros, and with ``finetune`` the backbone."""
-        layer = {"kernel": jnp.zeros((self.dim, self.n_classes)), "bias": jnp.zeros(self.n_classes)}
+        """Returns a linear layer of zeros, the hidden layer, and with ``finetune`` the backbone."""
+        width = self.hidden or self.dim
+        layer = {"kernel": jnp.zeros((width, self.n_classes)), "bias": jnp.zeros(self.n_classes)}
+        params: dict[str, Any] = {"layer": layer}
+        if self.hidden is not None:
+            kernel = jax.nn.initializers.glorot_uniform()(key, (self.dim, self.hidden))
+            params["hidden"] = {"kernel": kernel, "bias": jnp.zeros(self.hidden)}
         if not self.finetune:
-            return {"layer": layer}, {}
-        params, variables = self.backbone
-        return {"layer": layer, "network": params}, variables
+            return params, {}
+        network, variables = self.backbone
+        return {**params, "network": network}, variables
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> tuple[Any, Int[Array, "batch"]]:
         """Draws a random view of each example."""
@@ -139,11 +148,15 @@ class Classification(Task):
                 f"`dim` must be the width of the features, whose shape is {features.shape}, "
                 f"got {self.dim}."
             )
-        logits = jnp.matmul(
-            features, layer["kernel"].astype(features.dtype), precision=jax.lax.Precision.HIGHEST
-        )
-        (logits,) = at_least_float32(logits + layer["bias"].astype(logits.dtype)[None])
+        if self.hidden is not None:
+            features = jnp.tanh(_affine(params["hidden"], features))
+        (logits,) = at_least_float32(_affine(layer, features))
         return logits, variables if self.finetune else model_state
+
+
+def _affine(layer: Any, x: Float[Array, "batch dim"]) -> Float[Array, "batch width"]:
+    product = jnp.matmul(x, layer["kernel"].astype(x.dtype), precision=jax.lax.Precision.HIGHEST)
+    return product + layer["bias"].astype(x.dtype)[None]
 
 
 def _split(data: Any) -> tuple[Any, Any]:

@@ -83,6 +83,8 @@ class TrainOptions(shared.OptimizerOptions):
     classifier."""
     fine_tune_lr: Annotated[float | None, POSITIVE] = None
     """Learning rate of fine-tuning; by default 1e-3, or 5e-5 with --weights."""
+    fine_tune_hidden: Annotated[int | None, COUNT] = field(default=None, metadata={WAS: None})
+    """Width of a hidden layer of the classifier of fine-tuning; by default none: a linear one."""
     head: Annotated[tuple[int, ...], COUNT] = (128, 128)
     """Widths of the projection head of pre-training: hidden layers, then the embedding."""
 
@@ -127,7 +129,7 @@ def _check_together(config: Config) -> None:
     if not pretrains:
         unused |= {"lr": "--method none", "epochs": "--method none"}
     if not training.fine_tune_epochs:
-        unused["fine_tune_lr"] = "--fine-tune-epochs 0"
+        unused |= dict.fromkeys(("fine_tune_lr", "fine_tune_hidden"), "--fine-tune-epochs 0")
     for name, why in unused.items():
         if getattr(training, name) is not None or name in swept:
             raise ValueError(f"{why} has no {flag(name)}.")

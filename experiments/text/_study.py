@@ -228,7 +228,7 @@ class TextStudy(TaskStudy[Config, Problem]):
         if options.fine_tune_epochs:
             history.clear()
             rate: Any = run.numbers.get("fine_tune_lr", options.fine_tune_lr)
-            task = _classification_of(problem, start)
+            task = _classification_of(problem, start, options.fine_tune_hidden)
             fitted = self.fit_stage(
                 config, run, checkpoints, partial(add, FINE_TUNING, _OF_FINE_TUNING), task=task,
                 batches=train.ArrayBatches(problem.part(run.phase).labelled.data),
@@ -302,12 +302,14 @@ def _start_of(
     return params["backbone"], rest["backbone"]
 
 
-def _classification_of(problem: Problem, start: tuple[Any, Any]) -> tasks.Classification:
-    """Returns the task of fine-tuning: the encoder, and a linear layer on its features."""
+def _classification_of(
+    problem: Problem, start: tuple[Any, Any], hidden: int | None
+) -> tasks.Classification:
+    """Returns the task of fine-tuning: the encoder, and a classifier of its features."""
     settings = problem.encoder.settings
     return tasks.Classification(
         models.Network(settings), problem.table, start, dim=settings.width,
-        n_classes=len(problem.train.classes), finetune=True,
+        n_classes=len(problem.train.classes), finetune=True, hidden=hidden,
     )  # fmt: skip
 
 

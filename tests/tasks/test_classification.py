@@ -109,6 +109,31 @@ def test_a_frozen_network_stays_as_it_is():
     assert alone == pytest.approx(want, rel=1e-4)
 
 
+def test_a_hidden_layer_separates_what_a_linear_classifier_cannot():
+    """Exclusive or; logits agree with a reference in float64."""
+    x = jnp.asarray(RNG.uniform(-1, 1, (200, 2)), jnp.float32)
+    y = jnp.asarray(x[:, 0] * x[:, 1] > 0, jnp.int32)
+    linear = Classification(SAME, plainly, ({}, {}), dim=2, n_classes=2)
+    deep = Classification(SAME, plainly, ({}, {}), dim=2, n_classes=2, hidden=16)
+    got = {}
+    for name, task in (("linear", linear), ("deep", deep)):
+        params, model_state = of_run(fit(task, (x, y), epochs=150))
+        got[name] = np.mean(in_one(task.classify, params, model_state, x) == y)
+    assert got["linear"] < 0.75
+    assert got["deep"] > 0.95
+    assert set(params) == {"layer", "hidden"}
+    exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    h, o = exact["hidden"], exact["layer"]
+    want = np.tanh(np.asarray(x, np.float64) @ h["kernel"] + h["bias"]) @ o["kernel"] + o["bias"]
+    logits = in_one(deep.logits, params, model_state, x)
+    np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-5)
+    first, again = deep.init(jax.random.key(0))[0], deep.init(jax.random.key(1))[0]
+    assert not np.array_equal(first["hidden"]["kernel"], again["hidden"]["kernel"])
+    assert not first["layer"]["kernel"].any()
+    with raises(ValueError, match="hidden"):
+        Classification(SAME, plainly, ({}, {}), dim=2, n_classes=2, hidden=0)
+
+
 def test_a_tuned_network_learns_and_so_do_its_statistics():
     fitted = fit(TUNED)
     params, model_state = of_run(fitted)
