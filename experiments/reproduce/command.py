@@ -17,7 +17,7 @@ from .._ranges import check_flags
 from .._registry import name_of
 from .._screen import output, printable
 from .._signals import advise
-from . import chapter_3, chapter_4, chapter_5, images, sources, statistics
+from . import chapter_3, chapter_4, chapter_5, images, sources, statistics, texts
 from .targets import Options, Target
 
 _DESCRIPTION = """Reproduce tables and figures of the dissertation.
@@ -38,6 +38,7 @@ TARGETS: Mapping[str, Target] = {
     **chapter_5.TARGETS,
     **images.TARGETS,
     **statistics.TARGETS,
+    **texts.TARGETS,
 }
 """Tables and figures; a new one requires a :class:`Target` in a file of this folder, and an entry
 here."""

@@ -21,11 +21,12 @@ from .._schema import to_json
 from ..images._config import Config
 from ..images._problem import Problem
 from ..images._study import Images
+from ..text._config import Config as TextConfig
 from .methods import Method, World
 from .outcomes import Outcome
 
 # Format versions of stored outcomes; other versions are not read.
-_RANKING_FORMAT, _IMAGE_FORMAT = 4, 1
+_RANKING_FORMAT, _IMAGE_FORMAT, _TEXT_FORMAT = 4, 1, 1
 _SECTIONS = ("views", "method", "objective", "encoding", "training", "protocol")
 
 
@@ -77,6 +78,18 @@ def image_path(config: Config, problem: Problem, folder: Path) -> Path:
         *(_hash(np.asarray(part.images).tobytes() + part.labels.tobytes()) for part in images),
     ]  # fmt: skip
     return folder / f"images-{_hash(json.dumps(content, sort_keys=True).encode())[:16]}.json"
+
+
+def text_path(config: TextConfig, folder: Path) -> Path:
+    """Returns the path of the outcome of a configuration with all defaults on texts."""
+    stored = to_json(config)
+    files = sorted(Path(config.source.data).parent.glob(f"{Path(config.source.data).name}*"))
+    files += [path for folder in files if folder.is_dir() for path in sorted(folder.iterdir())]
+    content = [
+        __version__, _TEXT_FORMAT, {name: of for name, of in stored.items() if name != "output"},
+        *(_hash(path.read_bytes()) for path in files if path.is_file()),
+    ]  # fmt: skip
+    return folder / f"texts-{_hash(json.dumps(content, sort_keys=True).encode())[:16]}.json"
 
 
 def _hash(content: bytes) -> str:

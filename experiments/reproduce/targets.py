@@ -48,7 +48,16 @@ class Options:
     others."""
     scale: Literal["published", "small"] = "published"
     """Tables 6.4 to 6.8: small is for two CPU cores: 10,000 images, a ResNet of 10 layers and width
-    16, 20 epochs."""
+    16, 20 epochs. text-table-3 and text-figure-5: 5,000 texts, or 300 with --weights, and 5 epochs
+    of fine-tuning."""
+    weights: str | None = None
+    """text-table-3 and text-figure-5: published weights of the encoder, as for the command text; at
+    small scale by default none."""
+    heads: Annotated[int | None, COUNT] = None
+    """text-table-3 and text-figure-5: number of attention heads, if the weights do not state it."""
+    test_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
+    """Targets on texts: fraction of each class for the test part if the data have none; by default
+    0.2, in the paper 0.15."""
     estimate: bool = False
     """Only estimate an upper bound on the training time here, in the minibatch setting."""
     test_rating: Annotated[float | None, Range()] = None
