@@ -81,15 +81,24 @@ def smoothed_weights(folder: Path, config: Config) -> None:
                     scores, tau_plus=config.tau_plus, alpha=config.alpha, beta=0.9
                 )
             of = np.asarray(of, np.float64)
-            weighted.append([of.std(axis=-1).mean(), of.max(axis=-1).mean()])
-        deviation, largest = np.transpose(weighted)
-        rows[name] = {"spread": np.array(_SPREADS), "deviation": deviation, "largest": largest}
-    figure, (axes,) = panels_of(1, 1, (5.5, 3.6), "standard deviation of the weights")
+            share = weights.effective_sample_size(jnp.asarray(of)) / config.n_neg
+            weighted.append([of.std(axis=-1).mean(), of.max(axis=-1).mean(), share.mean()])
+        deviation, largest, share = np.transpose(weighted)
+        rows[name] = {
+            "spread": np.array(_SPREADS), "deviation": deviation, "largest": largest,
+            "effective_share": share,
+        }  # fmt: skip
+    figure, (left, right) = panels_of(1, 2, (10, 3.6))
     for (name, row), colour, marker in zip(rows.items(), COLOURS[2:], "os"):
-        axes.loglog(row["spread"], row["deviation"], color=colour, marker=marker, label=name)
-    axes.invert_xaxis()
-    axes.set(xlabel="standard deviation of an anchor's scores")
-    axes.legend()
+        style = {"color": colour, "marker": marker, "label": name}
+        left.loglog(row["spread"], row["deviation"], **style)
+        right.semilogx(row["spread"], row["effective_share"], **style)
+    left.set(ylabel="standard deviation of the weights")
+    right.set(ylabel="effective share of the negatives", ylim=(0, 1.05))
+    for axes in (left, right):
+        axes.invert_xaxis()
+        axes.set(xlabel="standard deviation of an anchor's scores")
+    left.legend()
     title = f"Weights under over-smoothing, t = {config.temperature:g}"
     save(figure, folder / "smoothed", title, *stacked("weights", rows))
 

@@ -394,6 +394,9 @@ def test_densities_histograms_and_weights_are_of_one_mass(finished):
               for way in ("HCL", "BCL")}  # fmt: skip
     assert spread["HCL"][-1] < 1e-3 * spread["HCL"][0]
     assert spread["BCL"][-1] == pytest.approx(spread["BCL"][0], rel=0.01)
+    for row in smoothed:  # of weights with mean 1
+        share = 1 / (1 + float(row["deviation"]) ** 2)
+        assert float(row["effective_share"]) == pytest.approx(share, abs=0.05)
     by_curve = {}
     for row in read(out / "weights.csv"):
         by_curve.setdefault((row["swept"], row["value"]), []).append(float(row["omega"]))

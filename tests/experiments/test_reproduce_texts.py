@@ -72,7 +72,9 @@ def test_the_table_and_the_curves_share_their_trainings(folder, tmp_path, monkey
 
     def evaluate(self, config, problem, learned, seed, on_stage):
         metrics = dict.fromkeys(("precision", "recall", "accuracy"), 0.5)
-        return Evaluation({**metrics, "f1": 0.1 * learned + seed * (0.5 + 0.02 * learned)}, np.ones(6))
+        return Evaluation(
+            {**metrics, "f1": 0.1 * learned + seed * (0.5 + 0.02 * learned)}, np.ones(6)
+        )
 
     monkeypatch.setattr(texts, "learn", learn)
     monkeypatch.setattr(TextStudy, "evaluate", evaluate)
