@@ -17,7 +17,7 @@ from .._ranges import check_flags
 from .._registry import name_of
 from .._screen import output, printable
 from .._signals import advise
-from . import chapter_3, chapter_4, chapter_5, images, sources, statistics, texts
+from . import chapter_3, chapter_4, chapter_5, images, smoothing, sources, statistics, texts
 from .targets import Options, Target
 
 _DESCRIPTION = """Reproduce tables and figures of the dissertation.
@@ -37,6 +37,7 @@ TARGETS: Mapping[str, Target] = {
     **chapter_4.TARGETS,
     **chapter_5.TARGETS,
     **images.TARGETS,
+    **smoothing.TARGETS,
     **statistics.TARGETS,
     **texts.TARGETS,
 }

@@ -84,7 +84,8 @@ def _train(job: Job, config: Config, problem: Any, name: str, checkpoints: Path)
     with display(job.console) as screen:
 
         def on_entry(run: Run, entry: dict[str, Any]) -> None:
-            stage, loss = entry["stage"], entry.get("loss", entry.get("fine_tune_loss"))
+            stage = entry["stage"]
+            loss = entry["fine_tune_loss" if stage == FINE_TUNING else "loss"]
             epochs = study.epochs(config, stage)
             shown = f"{name}, seed {run.seed}, {stage}"
             screen.advance(shown, entry["epoch"], epochs, f"loss {np.mean(loss):.4f}")
