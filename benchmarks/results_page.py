@@ -79,6 +79,8 @@ NAMES = {
     "bns-1": "BNS-1: λ decreases during training", "bns-2": "BNS-2: ten warm-up epochs with RNS",
     "bns-3": "BNS-3: uninformative prior", "bns-4": "BNS-4: occupations in the prior",
     "reweighted bpr": "DenoiseRec (reweighted BPR)", "gbpr": "GBPR", "bprac": "BPRAC",
+    "tnews": "TNEWS", "bert": "BERT", "conbert-1": "ConBERT, 1 epoch",
+    "conbert-3": "ConBERT, 3 epochs", "conbert-5": "ConBERT, 5 epochs",
     "representations/texts": "scratch", "representations/weights": "MiniLM",
 }  # fmt: skip
 """Display names of the values in the files."""

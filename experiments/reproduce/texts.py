@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from crl_jax import data
 
@@ -176,6 +177,7 @@ def draw_losses(job: Job) -> None:
             for epoch, of in losses.items()
             for seed, loss in enumerate(of)
         ]
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch of fine-tuning")
     axes.set_ylabel("loss, mean of seeds")
     axes.legend()
