@@ -133,7 +133,7 @@ def show(items: Sequence[Item], console: Console) -> None:
             heading = printable(f"{title} ({source}): {count(own)}.")
             console.print(f"\n{heading}", markup=False, highlight=False)
             console.print(_table(own, wide=console.width >= _WIDE), highlight=False)
-    console.print(f"\nIn all {count(items)}.", markup=False, highlight=False)
+    console.print(f"\nTotal: {count(items)}.", markup=False, highlight=False)
 
 
 def _table(items: Sequence[Item], *, wide: bool) -> Table:

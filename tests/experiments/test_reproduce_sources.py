@@ -131,7 +131,7 @@ def test_the_list_fits_the_terminal_without_unicode(monkeypatch, width, columns)
     assert "prior tau+ of BCL" in text or columns == 3
     (line,) = (line for line in lines if line.startswith("  table 5.2"))
     assert ("$ reproduce table-5.2 --data datasets" in line) == (columns == 4)
-    assert any(line.startswith("In all ") for line in lines)
+    assert any(line.startswith("Total: ") for line in lines)
 
 
 def test_the_list_comes_first(capsys):
