@@ -517,6 +517,7 @@ REFUSED = {
         (["--method", "none", "--lr", "1"], "--method none has no --lr"),
         (["--method", "none"], "--method none has no --epochs"),
         (["--fine-tune-epochs", "0", "--sweep", "fine_tune_lr=1"], "has no --fine-tune-lr"),
+        (["--fine-tune-epochs", "0", "--fine-tune-hidden", "8"], "has no --fine-tune-hidden"),
         (["--method", "none", "--fine-tune-epochs", "0"], "trains nothing"),
         (["--batch-size", "4000"], "--batch-size must be at most the 60 texts to learn from"),
         (["--n-train", "99"], "--n-train must be at most 60, got 99"),
