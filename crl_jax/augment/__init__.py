@@ -30,6 +30,8 @@ from ._crop import crop_resize as crop_resize
 from ._crop import flip as flip
 from ._crop import random_crop_box as random_crop_box
 from ._crop import random_flip as random_flip
+from ._cutout import cutout as cutout
+from ._cutout import random_cutout as random_cutout
 from ._graphs import GraphAugmentation as GraphAugmentation
 from ._graphs import GraphKind as GraphKind
 from ._graphs import drop_nodes as drop_nodes
@@ -37,3 +39,7 @@ from ._graphs import mask_attributes as mask_attributes
 from ._graphs import perturb_edges as perturb_edges
 from ._graphs import subgraph as subgraph
 from ._image_augmentation import ImageAugmentation as ImageAugmentation
+from ._noise import gaussian_noise as gaussian_noise
+from ._noise import random_noise as random_noise
+from ._rotation import random_rotation as random_rotation
+from ._rotation import rotate as rotate

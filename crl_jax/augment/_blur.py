@@ -1,7 +1,5 @@
 """Gaussian blur."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -16,9 +14,8 @@ from ._images import (
     Pair,
     Planes,
     Probability,
-    as_array,
-    bernoulli,
     check_pair,
+    sample_or_zero,
     to_image,
     to_planes,
 )
@@ -27,7 +24,7 @@ from ._images import (
 _MIN_SIGMA = 0.01
 
 BLUR_DRAWS = 2
-"""Number of uniform random numbers that :func:`sample_sigma` uses."""
+"""Number of uniform random numbers of the sigma of a random blur."""
 
 
 def gaussian_blur(image: Image, sigma: Factor, kernel_size: int) -> FloatImage:
@@ -74,13 +71,7 @@ def random_blur(
     check_pair("sigma", sigma, FACTOR)
     PROBABILITY.check("rate", rate)
     uniform = jax.random.uniform(key, (BLUR_DRAWS,), jnp.float32)
-    return gaussian_blur(image, sample_sigma(uniform, sigma, rate), kernel_size)
-
-
-def sample_sigma(uniform: Float[Array, "2"], sigma: Pair, rate: Any) -> Float[Array, ""]:
-    """Sigma of a random blur, 0 for none, from uniform random numbers."""
-    low, high = as_array(sigma)
-    return jnp.where(bernoulli(uniform[1], rate), low + uniform[0] * (high - low), 0)
+    return gaussian_blur(image, sample_or_zero(uniform, sigma, rate), kernel_size)
 
 
 def check_kernel_size(name: str, kernel_size: int, side: int) -> None:

@@ -27,6 +27,9 @@ Planes: TypeAlias = Float[Array, "*batch channels height width"]
 Pair: TypeAlias = tuple[Any, Any] | Float[Array | np.ndarray, "2"]
 """Lower and upper end of a distribution."""
 
+Channels: TypeAlias = Any
+"""One number, or one per channel."""
+
 PROBABILITY = Range(0, 1)
 Probability: TypeAlias = Annotated[Scalar, PROBABILITY]
 
@@ -86,9 +89,28 @@ def as_array(numbers: Any, dtype: Any = jnp.float32) -> Array:
     return jnp.asarray(numbers, dtype)
 
 
+def as_channels(
+    name: str, numbers: Channels, image: Float[Array, "*batch height width channels"]
+) -> Float[Array, "*batch height width channels"]:
+    """Broadcasts one number, or one per channel, to the shape and dtype of an image."""
+    values = as_array(numbers, image.dtype)
+    if values.shape not in ((), image.shape[-1:]):
+        raise ValueError(
+            f"`{name}` must be one number or one for each of the {image.shape[-1]} channels, "
+            f"got shape {values.shape}."
+        )
+    return jnp.broadcast_to(values, image.shape)
+
+
 def bernoulli(uniform: Float[Array, ""], rate: Any) -> Bool[Array, ""]:
     """Whether an event of probability ``rate`` occurs, from a uniform random number."""
     return uniform < jnp.asarray(rate, jnp.float32)
+
+
+def sample_or_zero(uniform: Float[Array, "2"], ends: Pair, rate: Any) -> Float[Array, ""]:
+    """Uniform number between two ends with probability ``rate``, else 0, from random numbers."""
+    low, high = as_array(ends)
+    return jnp.where(bernoulli(uniform[1], rate), low + uniform[0] * (high - low), 0)
 
 
 def apply_at_random(

@@ -70,9 +70,9 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "crl_jax.augment": {
         "Images": "_image_augmentation",
-        "Cropping and flipping": "_crop",
+        "Cropping, flipping and rotation": "_crop _rotation",
         "Colours": "_color",
-        "Blurring": "_blur",
+        "Blurring, noise and cutout": "_blur _noise _cutout",
         "Graphs": "_graphs",
     },
     "crl_jax.models": {

@@ -64,6 +64,18 @@ class ViewOptions:
     """Probability of conversion to greyscale; by default 0.2."""
     blur_p: Annotated[float | None, SHARE] = None
     """Probability of blurring; by default 0.5, or 0 for images smaller than 16 pixels."""
+    rotation: Annotated[float, Range(0, 180)] = field(default=30.0, metadata={WAS: 30.0})
+    """Maximum angle of a rotation in degrees, in both directions."""
+    rotation_p: Annotated[float, SHARE] = field(default=0.0, metadata={WAS: 0.0})
+    """Probability of a rotation."""
+    cutout: Annotated[float, SHARE] = field(default=0.5, metadata={WAS: 0.5})
+    """Side of the square that cutout sets to the mean, relative to that of a view."""
+    cutout_p: Annotated[float, SHARE] = field(default=0.0, metadata={WAS: 0.0})
+    """Probability of cutout."""
+    noise: Annotated[float, Range(0, 1)] = field(default=0.1, metadata={WAS: 0.1})
+    """Maximum standard deviation of Gaussian noise; values of pixels lie in [0, 1]."""
+    noise_p: Annotated[float, SHARE] = field(default=0.0, metadata={WAS: 0.0})
+    """Probability of Gaussian noise."""
     mean: Annotated[tuple[float, ...] | None, SHARE] = None
     """Mean to subtract from each channel, whose values lie in [0, 1]; by default that of the
     training images."""

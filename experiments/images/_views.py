@@ -52,6 +52,12 @@ def make_views(options: ViewOptions) -> augment.ImageAugmentation:
         jitter_rate=options.jitter_p,
         grey_rate=options.grey_p,
         blur_rate=options.blur_p,
+        rotation=(-options.rotation, options.rotation),
+        rotation_rate=options.rotation_p or None,
+        noise_std=(0.0, options.noise),
+        noise_rate=options.noise_p or None,
+        cutout_size=options.cutout,
+        cutout_rate=options.cutout_p or None,
         mean=options.mean,
         std=options.std,
     )

@@ -105,6 +105,44 @@ def test_flip_blur_and_grey_come_where_they_should():
     )
 
 
+EXTRA = {"rotation_rate": 0.5, "noise_rate": 0.5, "cutout_rate": 0.5}
+
+
+def test_optional_steps_are_those_of_the_functions():
+    """Their own keys: none changes the random numbers of the other steps."""
+    mean = (0.1, 0.2, 0.3)
+    unstandardized = lambda views: draw(views, keys, PHOTOS[0]) + np.float32([[[mean]]])  # noqa: E731
+    keys, lively = keys_of(8), {"jitter_rate": 1.0, "blur_rate": 1.0, "mean": mean}
+    own = lambda i: jax.vmap(lambda key: jax.random.fold_in(key, i))(keys)  # noqa: E731
+    plain = unstandardized(replace(STILL, **lively))
+    noisy = unstandardized(replace(STILL, noise_rate=1.0, noise_std=(0.1, 0.2), **lively))
+    want = jax.vmap(lambda k, x: augment.random_noise(k, x, std=(0.1, 0.2), rate=1.0))
+    np.testing.assert_allclose(noisy, want(own(1), plain), atol=1e-5)
+    cut = unstandardized(replace(STILL, cutout_rate=1.0, cutout_size=0.3, **lively))
+    want = jax.vmap(lambda k, x: augment.random_cutout(k, x, size=0.3, rate=1.0, fill=mean))
+    np.testing.assert_allclose(cut, want(own(2), plain), atol=1e-5)
+    crop = unstandardized(replace(STILL, mean=mean))
+    turned = unstandardized(replace(STILL, mean=mean, rotation_rate=1.0))
+    want = jax.vmap(lambda k, x: augment.random_rotation(k, x, rate=1.0, fill=mean))
+    np.testing.assert_allclose(turned, want(own(0), crop), atol=1e-5)
+
+
+def test_optional_steps_with_rate_0_change_nothing_and_compile_once():
+    jitted, traces = counted(lambda views, key: views(key, PHOTOS[0]))
+    key, plain = jax.random.key(3), ImageAugmentation(size=8)
+    want = jax.jit(plain)(key, PHOTOS[0])
+    views = replace(plain, **dict.fromkeys(EXTRA, 0.0))
+    np.testing.assert_allclose(jitted(views, key), want, atol=1e-6)
+    changes = [
+        {"rotation_rate": 1.0, "rotation": (40.0, 50.0)}, {"noise_rate": 1.0, "noise_std": (0.2, 0.3)},
+        {"cutout_rate": 1.0, "cutout_size": 0.4},
+    ]  # fmt: skip
+    for change in changes:
+        assert np.abs(jitted(replace(views, **change), key) - want).max() > 0.05
+    assert len(traces) == 1
+    assert jax.tree.structure(views) != jax.tree.structure(plain)
+
+
 def test_the_jitter_of_a_view_has_the_published_distribution():
     """Views of constant images, which crop, flip and blur leave unchanged."""
     even = np.full((10, 12, 3), [0.3, 0.5, 0.7], np.float32)
@@ -199,6 +237,12 @@ def test_presets():
     ("jitter_rate", -1, r" must lie in \[0, 1\], got -1"),
     ("grey_rate", 2, r" must lie in \[0, 1\], got 2"),
     ("blur_rate", 1.5, r" must lie in \[0, 1\], got 1.5"),
+    ("rotation", (10.0, -10.0), r" must be a pair \(low, high\)"),
+    ("rotation_rate", 1.5, r" must lie in \[0, 1\], got 1.5"),
+    ("noise_std", (-0.1, 0.1), r" must lie in \[0, inf\), got -0.1"),
+    ("noise_rate", -1, r" must lie in \[0, 1\], got -1"),
+    ("cutout_size", 1.1, r" must lie in \[0, 1\], got 1.1"),
+    ("cutout_rate", 2, r" must lie in \[0, 1\], got 2"),
     ("std", (1.0, 0.0, 1.0), r" must lie in \(0, inf\), got 0"),
 ])  # fmt: skip
 def test_refusals(name, value, message):

@@ -13,6 +13,7 @@ from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments.images._config import SCHEMA, Config
 from experiments.images._problem import evenly, load_problem
+from experiments.images._views import make_views
 from experiments.images.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "pixel_encoder")
@@ -74,3 +75,17 @@ def test_a_configuration_without_the_flag_labels_is_read():
     stored = to_json(Config())
     del stored["source"]["labels"]
     assert SCHEMA.from_json(stored, Path("config.json")) == Config()
+
+
+def test_rotation_cutout_and_noise_are_steps_of_the_views_if_asked_for():
+    config, problem = prepare(STUDY, SMALL)
+    views = make_views(config.views)
+    assert (views.rotation_rate, views.cutout_rate, views.noise_rate) == (None, None, None)
+    asked = [
+        "--rotation", "20", "--rotation-p", "0.3", "--cutout-p", "0.4", "--noise", "0.2",
+        "--noise-p", "1",
+    ]  # fmt: skip
+    views = task_of(STUDY, prepare(STUDY, [*SMALL, *asked])[0], problem).augment
+    assert (views.rotation, views.rotation_rate) == ((-20, 20), 0.3)
+    assert (views.cutout_size, views.cutout_rate) == (0.5, 0.4)
+    assert (views.noise_std, views.noise_rate) == ((0.0, 0.2), 1)
