@@ -27,6 +27,8 @@ from ._global import ExampleState as ExampleState
 from ._global import GloFND as GloFND
 from ._global import SogCLIP as SogCLIP
 from ._global import SogCLR as SogCLR
+from ._memory_bank import MemoryBank as MemoryBank
+from ._memory_bank import MemoryBankState as MemoryBankState
 from ._momentum import BYOL as BYOL
 from ._momentum import BYOLState as BYOLState
 from ._momentum import MoCo as MoCo

@@ -88,7 +88,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Sequential recommendation": "_next_item",
         "Auxiliary losses": "_auxiliary",
         "Noisy interactions": "_confidence",
-        "Two views": "_views _simclr _multiview _global _momentum _pcl",
+        "Two views": "_views _simclr _multiview _global _momentum _pcl _memory_bank",
         "Two modalities": "_clip",
         "Triplets and classification": "_triplets _classification",
         "Custom tasks on scores": "_score_task",

@@ -87,6 +87,13 @@ def _moco(parts: Parts, queue: int, momentum: float) -> Any:
     )  # fmt: skip
 
 
+def _memory_bank(parts: Parts, momentum: float, n_neg: int) -> Any:
+    return tasks.MemoryBank(
+        _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], n_neg=n_neg,
+        n=len(parts.train), **parts.loss,
+    )  # fmt: skip
+
+
 def _prototypes(
     parts: Parts, queue: int, momentum: float, clusters: int, warm_up_epochs: int
 ) -> Any:
@@ -143,6 +150,11 @@ _THRESHOLDS = {
 METHODS: Mapping[str, Method] = {
     "simclr": Method(source=tasks.SimCLR, make=_simclr),
     "moco": Method(source=tasks.MoCo, hyperparams=_MOCO, make=_moco),
+    "memory-bank": Method(
+        source=tasks.MemoryBank,
+        hyperparams=declared(tasks.MemoryBank, "momentum", "n_neg", sweeps=False),
+        make=_memory_bank,
+    ),
     "byol": Method(
         source=tasks.BYOL,
         hyperparams=declared(tasks.BYOL, "momentum", defaults={"momentum": 0.99}, sweeps=False),

@@ -99,6 +99,12 @@ ROWS = {
         ),
         LABELLED, ("hyperparams.beta", "false_negative_share", "warm_up"),
     ),
+    "MemoryBank": Row(
+        tasks.MemoryBank(
+            LINEAR, JITTER, BCL, bayesian, alpha=ALPHA, momentum=0.4, dim=5, n=64, n_neg=24
+        ),
+        LABELLED, ("hyperparams.beta", "momentum"),
+    ),
     "BYOL": Row(
         tasks.BYOL(NORMED, JITTER, Network(predictor), momentum=0.5),
         X, ("augment.size", "momentum"), is_normed=True,
@@ -281,7 +287,8 @@ def test_a_queue_holds_the_keys_of_the_last_batches():
 
 
 @pytest.mark.parametrize(
-    "name", ["MoCo", "SogCLR", "BYOL", "CLIP, tiled", "texts", "graphs", "sequences"]
+    "name",
+    ["MoCo", "MemoryBank", "SogCLR", "BYOL", "CLIP, tiled", "texts", "graphs", "sequences"],
 )
 def test_many_devices_give_what_one_gives(name):
     """Negatives, batch statistics, queues and dropout are those of the whole batch."""
