@@ -41,17 +41,18 @@ class TaskStudy(Study[C, P]):
     names: ClassVar[Mapping[str, str]]
     curves: ClassVar[Mapping[str, str]]
 
-    def complete_entries(self, config: Any, tau_plus: float, but: str = "") -> Any:
+    def complete_entries(self, config: Any, *, but: str = "", **loss_defaults: float) -> Any:
         """Returns the configuration with the defaults of the chosen loss, encoder and method.
 
         Args:
           config: The configuration.
-          tau_plus: Default τ⁺ for losses with that hyper-parameter.
           but: Choice whose flags remain unchanged.
+          **loss_defaults: Defaults of the data, such as ``tau_plus``, for hyper-parameters of the
+            loss that have none of their own.
         """
         swept = tuple(self.schema.axes(config))
         values = self.schema.settle(config)
-        values["loss"] = complete_loss(values["loss"], tau_plus)
+        values["loss"] = complete_loss(values["loss"], loss_defaults)
         for section, choice, _ in self.schema.choices:
             if choice != but:
                 options = filled(getattr(config, section), values[choice], swept)

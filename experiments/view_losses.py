@@ -21,6 +21,9 @@ ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
 UNKNOWN_SHARE = 0.01
 """Default τ⁺ if the examples have no classes."""
 
+UNKNOWN_HARDNESS = 0.9
+"""Default β of the Bayesian loss of images without classes, and of graphs and pairs."""
+
 Weigh = Callable[[Any, Mapping[str, Any], Any], Any]
 
 
@@ -93,7 +96,7 @@ LOSSES = Registry(
         ),
         "bayesian": LossEntry(
             loss=losses.bayesian_contrastive,
-            defaults={**_UNKNOWN, "beta": 0.9},
+            defaults={**_UNKNOWN, "beta": UNKNOWN_HARDNESS},
             notes={**_NOTES, "beta": "the published rule is 1 - 1 / number of classes"},
             settings={
                 "alpha_from": words(
@@ -114,6 +117,22 @@ LOSSES = Registry(
 
 
 _BAYESIAN = LOSSES["bayesian"]
+IMAGE_LOSSES = Registry(
+    {
+        **LOSSES,
+        "bayesian": replace(
+            _BAYESIAN,
+            defaults={**_BAYESIAN.defaults, "beta": None},
+            notes={
+                **_NOTES,
+                "beta": "by default the published rule 1 - 1 / number of classes, at least 0.5, or "
+                f"{UNKNOWN_HARDNESS} where there are none",
+            },
+        ),
+    },
+    make=lambda loss: LossEntry(loss=loss),
+)
+"""Losses of images."""
 TEXT_LOSSES = Registry(
     {
         **LOSSES,
@@ -175,11 +194,19 @@ def share_of_classes(n_classes: int) -> float:
     return 1 / n_classes if n_classes else UNKNOWN_SHARE
 
 
-def complete_loss(values: Mapping[str, Any], tau_plus: float) -> dict[str, Any]:
-    """Adds a default τ⁺ if the loss takes one and none is given; removes an estimated α."""
+def hardness_of_classes(n_classes: int) -> float:
+    """Returns β = 1 - 1/C of C classes, at least 0.5, or :data:`UNKNOWN_HARDNESS` without classes.
+
+    "Contrastive Learning for Personalized Recommendation", section 6.6.4.
+    """
+    return max(0.5, 1 - 1 / n_classes) if n_classes else UNKNOWN_HARDNESS
+
+
+def complete_loss(values: Mapping[str, Any], defaults: Mapping[str, float]) -> dict[str, Any]:
+    """Replaces hyper-parameters that are None by defaults of the data; removes an estimated α."""
     is_given = values.get("alpha_from", "given") == "given"
     own = {name: value for name, value in values.items() if name != "alpha" or is_given}
-    return own | ({"tau_plus": tau_plus} if own.get("tau_plus", 0) is None else {})
+    return own | {name: x for name, x in defaults.items() if name in own and own[name] is None}
 
 
 def loss_arguments(

@@ -119,7 +119,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
             raise ValueError(f"--given-folds: {config.source.data} brings no folds.")
         source = absolute(config.source, "data", but=("simulated",))
         tau_plus = 1 / len(problem.graphs.classes)
-        return self.complete_entries(replace(config, source=source), tau_plus)
+        return self.complete_entries(replace(config, source=source), tau_plus=tau_plus)
 
     def task(
         self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]

@@ -13,7 +13,7 @@ from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range, option_group
 from .._registry import with_flags
 from .._schema import WAS, Schema
 from ..backbones import IMAGE_ENCODERS
-from ..view_losses import LOSSES
+from ..view_losses import IMAGE_LOSSES
 from .methods import METHODS
 
 _DATA = (
@@ -116,7 +116,7 @@ class ProtocolOptions(shared.SeedOptions):
 
 
 MethodOptions = with_flags(shared.MethodOptions, "method", METHODS, default="simclr")
-LossOptions = with_flags(shared.LossOptions, "loss", LOSSES)
+LossOptions = with_flags(shared.LossOptions, "loss", IMAGE_LOSSES)
 EncoderOptions = with_flags(shared.EncoderOptions, "encoder", IMAGE_ENCODERS, default="resnet10")
 
 

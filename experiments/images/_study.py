@@ -21,7 +21,7 @@ from .._task_study import TaskStudy
 from .._truth import evaluate_weights
 from ..backbones import IMAGE_ENCODERS, check_view_size, make_backbone
 from ..configs import cifar10_small, resnet50
-from ..view_losses import LOSSES, loss_arguments, share_of_classes
+from ..view_losses import IMAGE_LOSSES, hardness_of_classes, loss_arguments, share_of_classes
 from ..view_losses import in_words as loss_in_words
 from ._config import SCHEMA, Config
 from ._evaluate import evaluate_features
@@ -106,13 +106,15 @@ class Images(TaskStudy[Config, Problem]):
         views = settle_views(config.views, problem.train.images)
         check_view_size(config.encoding, views.view_size)
         config = replace(config, source=replace(source, labels=n_classes > 0), views=views)
-        return self.complete_entries(config, tau_plus=share_of_classes(n_classes))
+        return self.complete_entries(
+            config, tau_plus=share_of_classes(n_classes), beta=hardness_of_classes(n_classes)
+        )
 
     def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
         """See :meth:`TaskStudy.task`."""
         chosen, options = METHODS[config.method.method], config.training
         part = problem.part(phase)
-        loss = loss_arguments(config.objective, options.temperature, numbers)
+        loss = loss_arguments(config.objective, options.temperature, numbers, IMAGE_LOSSES)
         n_channels = part.images.shape[-1]
         backbone = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=n_channels)
         parts = Parts(backbone, options.head, make_views(config.views), loss, part)
@@ -150,7 +152,7 @@ class Images(TaskStudy[Config, Problem]):
         method, swept = METHODS[config.method.method], SCHEMA.axes(config)
         said = [config.method.method]
         if method.takes_loss:
-            said.append(loss_in_words(config.objective, tuple(swept)))
+            said.append(loss_in_words(config.objective, tuple(swept), IMAGE_LOSSES))
         if method.takes_temperature and "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
         width = settle("encoder", config.encoding, IMAGE_ENCODERS).get("width")
@@ -178,7 +180,7 @@ class Images(TaskStudy[Config, Problem]):
             config.protocol, labelled(problem.train), problem.test, learned, seed,
             on_device=config.training.batches == "device",
         )  # fmt: skip
-        entry = LOSSES[config.objective.loss]
+        entry = IMAGE_LOSSES[config.objective.loss]
         weighs = entry.weigh is not None and METHODS[config.method.method].takes_loss
         if not weighs or not problem.train.classes:
             return found

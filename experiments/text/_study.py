@@ -121,7 +121,7 @@ class TextStudy(TaskStudy[Config, Problem]):
                 "to learn from."
             )
         but = "" if _pretrains(config) else "loss"
-        return self.complete_entries(config, share_of_classes(n_classes), but)
+        return self.complete_entries(config, but=but, tau_plus=share_of_classes(n_classes))
 
     def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
         """Returns the task of pre-training."""

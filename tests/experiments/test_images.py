@@ -15,6 +15,7 @@ from experiments.images._config import SCHEMA, Config
 from experiments.images._problem import evenly, load_problem
 from experiments.images._views import make_views
 from experiments.images.methods import METHODS
+from experiments.view_losses import hardness_of_classes
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "pixel_encoder")
 STUDY = MODALITIES["images"].new_study
@@ -89,3 +90,16 @@ def test_rotation_cutout_and_noise_are_steps_of_the_views_if_asked_for():
     assert (views.rotation, views.rotation_rate) == ((-20, 20), 0.3)
     assert (views.cutout_size, views.cutout_rate) == (0.5, 0.4)
     assert (views.noise_std, views.noise_rate) == ((0.0, 0.2), 1)
+
+
+def test_the_hardness_is_by_default_that_of_the_number_of_classes(photos):
+    """The published rule 1 - 1/C: 0.9 for the ten digits."""
+    assert [hardness_of_classes(n) for n in (100, 4, 2, 1)] == [0.99, 0.75, 0.5, 0.5]
+    flags = [*SMALL, "--loss", "bayesian"]
+    for own, beta in ([], 0.9), (["--beta", "0.7"], 0.7):
+        config, problem = prepare(STUDY, [*flags, *own])
+        assert config.objective.beta == beta
+        assert task_of(STUDY, config, problem).hyperparams["beta"] == beta
+    sampled = flags.index("--train-images")
+    flags = [*flags[:sampled], *flags[sampled + 4 :], "--data", str(photos), "--labels", "False"]
+    assert prepare(STUDY, flags)[0].objective.beta == 0.9

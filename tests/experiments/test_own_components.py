@@ -18,7 +18,7 @@ from experiments.encoders import ENCODERS
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
 from experiments.sampling import SAMPLERS
-from experiments.view_losses import LOSSES
+from experiments.view_losses import IMAGE_LOSSES, LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -95,7 +95,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
-    forget_own(OBJECTIVES, SAMPLERS, ENCODERS, LOSSES, CONTRAST_LOSSES)
+    forget_own(OBJECTIVES, SAMPLERS, ENCODERS, LOSSES, IMAGE_LOSSES, CONTRAST_LOSSES)
 
 
 def test_their_flags_come_from_their_signatures():
