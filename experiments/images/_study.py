@@ -49,7 +49,8 @@ there are any: by a linear classifier and by nearest neighbours.
 NAMES = {
     "linear": "accuracy, linear",
     "linear_top5": "accuracy of the five best, linear",
-    "linear_published": "accuracy, linear as published",
+    "linear_augmented": "accuracy, linear as published",
+    "linear_augmented_top5": "accuracy of the five best, linear as published",
     "knn": "accuracy, kNN",
     "alignment": "alignment",
     "uniformity": "uniformity",

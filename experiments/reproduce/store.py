@@ -26,7 +26,7 @@ from .methods import Method, World
 from .outcomes import Outcome
 
 # Format versions of stored outcomes; other versions are not read.
-_RANKING_FORMAT, _IMAGE_FORMAT, _TEXT_FORMAT = 4, 1, 1
+_RANKING_FORMAT, _IMAGE_FORMAT, _TEXT_FORMAT = 4, 2, 1
 _SECTIONS = ("views", "method", "objective", "encoding", "training", "protocol")
 
 

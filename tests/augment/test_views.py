@@ -134,7 +134,8 @@ def test_optional_steps_with_rate_0_change_nothing_and_compile_once():
     views = replace(plain, **dict.fromkeys(EXTRA, 0.0))
     np.testing.assert_allclose(jitted(views, key), want, atol=1e-6)
     changes = [
-        {"rotation_rate": 1.0, "rotation": (40.0, 50.0)}, {"noise_rate": 1.0, "noise_std": (0.2, 0.3)},
+        {"rotation_rate": 1.0, "rotation": (40.0, 50.0)},
+        {"noise_rate": 1.0, "noise_std": (0.2, 0.3)},
         {"cutout_rate": 1.0, "cutout_size": 0.4},
     ]  # fmt: skip
     for change in changes:
