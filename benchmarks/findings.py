@@ -1,0 +1,311 @@
+"""Published findings on augmentations, heads, batches and negatives, tested at a small scale.
+
+Each study is a command, which trains with each of its settings on each dataset, with the same
+seeds, and writes a CSV file and a figure. Completed runs are not repeated, interrupted ones are
+resumed. Results of other datasets stay in the file.
+
+    python -m benchmarks.findings graph-kinds --data DATASETS --runs runs/findings
+    python -m benchmarks.findings --list
+"""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments._plots import save_figure
+
+from ._report import RESULTS, Row, count, environment, read_csv
+from ._runs import per_seed, record, run, scores, show
+from .representations import compare
+
+
+class Study(NamedTuple):
+    """Study of a published finding.
+
+    Attributes:
+      finding: The finding, with its source.
+      command: Training command: ``python -m experiments.COMMAND``.
+      datasets: Flags of each dataset. ``{data}`` is the folder of the datasets.
+      ways: Flags of each setting. The others are compared with the first. The names of a matrix are
+        pairs ``A+B``; those of curves a name and a number ``A 0.1``.
+      metric: Metric to compare: a name in ``metrics.json``.
+      plot: Kind of figure.
+      scales: Flags of each scale; the first is the default.
+    """
+
+    finding: str
+    command: str
+    datasets: Mapping[str, Sequence[str]]
+    ways: Mapping[str, Sequence[str]]
+    metric: str
+    plot: Literal["bars", "matrix", "curves"]
+    scales: Mapping[str, Sequence[str]]
+
+
+_CIFAR = {"cifar10": ("--data", "{data}/cifar10")}
+_VIEWS = ("--view-size", "24", "--eval-size", "32", "--eval-every", "1000")
+_TINY = (
+    "--train-images", "2048", "--test-images", "2000", "--encoder", "resnet10", "--width", "8",
+    *_VIEWS,
+)  # fmt: skip
+_SMALL = ("--train-images", "10000", "--encoder", "resnet10", "--width", "16", *_VIEWS)
+_IMAGE_SCALES = {"tiny": (*_TINY, "--epochs", "10"), "small": (*_SMALL, "--epochs", "20")}
+
+_PLAIN: Mapping[str, str] = {
+    "--crop": "1", "--flip": "0", "--jitter-p": "0", "--grey-p": "0", "--blur-p": "0",
+}  # fmt: skip
+_STEPS: Mapping[str, Mapping[str, str]] = {
+    "crop": {"--crop": "0.08"},
+    "cutout": {"--cutout-p": "1"},
+    "colour": {"--jitter": "1", "--jitter-p": "0.8", "--grey-p": "0.2"},
+    "noise": {"--noise-p": "1"},
+    "blur": {"--blur-p": "1"},
+    "rotation": {"--rotation": "180", "--rotation-p": "1"},
+}
+
+
+def _steps(*names: str) -> list[str]:
+    """Returns the flags of views with these steps alone."""
+    chosen = dict(_PLAIN)
+    for name in names:
+        chosen.update(_STEPS[name])
+    return [word for flag in chosen.items() for word in flag]
+
+
+_KINDS = ("identity", "drop_nodes", "perturb_edges", "mask_attributes", "subgraph")
+_GRAPHS = {
+    name: ("--data", f"{{data}}/graphs/{name}")
+    for name in ("MUTAG", "IMDBBINARY", "PROTEINS", "NCI1")
+}
+_GRAPH_SCALES = {
+    "small": ("--epochs", "20", "--eval-every", "1000"),
+    "tiny": ("--epochs", "5", "--eval-every", "1000"),
+}
+_SIMCLR = "Chen et al., A Simple Framework for Contrastive Learning, 2020"
+_GRAPHCL = "You et al., Graph Contrastive Learning with Augmentations, 2020"
+
+STUDIES = {
+    "image-augmentations": Study(
+        f"Compositions beat single augmentations, crop with colour most ({_SIMCLR}, fig. 5)",
+        "images",
+        _CIFAR,
+        {f"{a}+{b}": _steps(a, b) for a, b in combinations_with_replacement(_STEPS, 2)},
+        "linear",
+        "matrix",
+        _IMAGE_SCALES,
+    ),
+    "image-heads": Study(
+        f"A nonlinear head is better than a linear one, and that than none ({_SIMCLR}, fig. 8)",
+        "images",
+        _CIFAR,
+        {
+            "none": ("--method", "directclr", "--first-features", "{features}"),
+            "linear": ("--head", "128"),
+            "nonlinear": ("--head", "512", "128"),
+        },
+        "linear",
+        "bars",
+        _IMAGE_SCALES,
+    ),
+    "image-batches": Study(
+        f"Larger batches are better ({_SIMCLR}, fig. 9), here after equal numbers of steps",
+        "images",
+        _CIFAR,
+        {
+            str(size): ("--batch-size", str(size), "--epochs", str(size // 8))
+            for size in (32, 64, 128, 256)
+        },
+        "linear",
+        "bars",
+        # Batches divide the images, so that the numbers of steps are exactly equal.
+        {"tiny": _TINY, "small": ("--train-images", "10240", *_SMALL[2:])},
+    ),
+    "image-negatives": Study(
+        "A queue of momentum keys equals negatives of the batch and beats a memory bank "
+        "(He et al., Momentum Contrast, 2020, fig. 3)",
+        "images",
+        _CIFAR,
+        {
+            "end to end": ("--method", "simclr"),
+            "MoCo": ("--method", "moco", "--queue", "1024"),
+            "memory bank": ("--method", "memory-bank", "--n-neg", "1024"),
+        },
+        "linear",
+        "bars",
+        _IMAGE_SCALES,
+    ),
+    "graph-kinds": Study(
+        f"Compositions of different augmentations are best; edges help social networks and hurt "
+        f"molecules ({_GRAPHCL}, fig. 2)",
+        "graphs",
+        _GRAPHS,
+        {
+            f"{a}+{b}": ("--kinds", *dict.fromkeys((a, b)))
+            for a, b in combinations_with_replacement(_KINDS, 2)
+        },
+        "svm",
+        "matrix",
+        _GRAPH_SCALES,
+    ),
+    "graph-ratios": Study(
+        f"Stronger augmentations help, to a point that depends on the graphs ({_GRAPHCL}, fig. 4)",
+        "graphs",
+        _GRAPHS,
+        {
+            f"{kind} {ratio}": ("--kinds", kind, "--ratio", str(ratio))
+            for kind in _KINDS[1:]
+            for ratio in (0.05, 0.1, 0.2, 0.3, 0.4)
+        },
+        "svm",
+        "curves",
+        _GRAPH_SCALES,
+    ),
+}
+"""Studies by name."""
+
+
+def flags_of(study: Study, dataset: str, way: str, scale: str, data: Path | str) -> list[str]:
+    """Returns the flags of a run, except for its seeds and folder."""
+    chosen = study.scales[scale]
+    width = int(chosen[chosen.index("--width") + 1]) if "--width" in chosen else 0
+    # A ResNet has 8 features for each channel of its first block.
+    values = {"data": str(data), "features": str(8 * width)}
+    words = *study.datasets[dataset], *chosen, *study.ways[way]
+    return [word.format(**values) for word in words]
+
+
+def measure(
+    name: str, dataset: str, *, scale: str, seeds: int, data: Path, runs: Path
+) -> tuple[list[Row], list[Row]]:
+    """Runs all settings of a study on a dataset; returns their means, and a row for each seed."""
+    study = STUDIES[name]
+    rows, by_way = [], {}
+    for way in study.ways:
+        folder = runs / name / f"{dataset}-{scale}-{way.replace(' ', '-')}"
+        run(
+            study.command,
+            [*flags_of(study, dataset, way, scale, data), "--seeds", str(seeds)],
+            folder,
+        )
+        by_way[way] = per_seed(folder)
+        shown = flags_of(study, dataset, way, scale, "DATASETS")
+        flags = " ".join([*shown, "--seeds", str(seeds)])
+        row = {"dataset": dataset, "scale": scale, "way": way, "seeds": seeds}
+        rows.append({**row, **scores(folder), "flags": flags})
+    compare(rows, [[row[study.metric] for row in own] for own in by_way.values()])
+    each = [
+        {"dataset": dataset, "scale": scale, "way": way, **row}
+        for way, own in by_way.items() for row in own
+    ]  # fmt: skip
+    return rows, each
+
+
+def draw(name: str, rows: Sequence[Row], path: Path) -> None:
+    """Draws a panel for each dataset and scale of a study."""
+    study = STUDIES[name]
+    panels = list(dict.fromkeys((row["dataset"], row["scale"]) for row in rows))
+    size = 5.5 if study.plot == "matrix" else 4.5
+    figure = Figure(figsize=(size * len(panels), 4.2), layout="constrained")
+    plot = {"bars": _bars, "matrix": _matrix, "curves": _curves}[study.plot]
+    for axes, (dataset, scale) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        own = [row for row in rows if (row["dataset"], row["scale"]) == (dataset, scale)]
+        plot(axes, own, study.metric)
+        axes.set_title(f"{dataset}, {scale} scale, {own[0]['seeds']} seeds")
+    figure.suptitle(study.finding, wrap=True, fontsize=9)
+    save_figure(figure, path)
+
+
+def _numbers(rows: Sequence[Row], name: str) -> np.ndarray:
+    return np.array([float(row[name]) for row in rows])
+
+
+def _bars(axes: Axes, rows: Sequence[Row], metric: str) -> None:
+    x = np.arange(len(rows))
+    mean, std = (_numbers(rows, name) for name in (metric, f"{metric}_std"))
+    axes.errorbar(x, mean, std, fmt="o", capsize=4)
+    axes.set_xticks(x, [row["way"] for row in rows])
+    axes.set(xlim=(-0.5, len(rows) - 0.5), ylabel=f"{metric}, mean ± deviation over seeds")
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _matrix(axes: Axes, rows: Sequence[Row], metric: str) -> None:
+    pairs = [row["way"].split("+") for row in rows]
+    names = list(dict.fromkeys(pair[0] for pair in pairs))
+    table = np.full((len(names), len(names)), np.nan)
+    for (a, b), value in zip(pairs, _numbers(rows, metric)):
+        table[names.index(b), names.index(a)] = 100 * value
+    axes.imshow(table, cmap="viridis")
+    middle = (np.nanmin(table) + np.nanmax(table)) / 2
+    for (i, j), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            colour = "white" if value < middle else "black"
+            axes.text(j, i, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=8)
+    labels = [name.replace("_", " ") for name in names]
+    axes.set_xticks(range(len(names)), labels, rotation=30, ha="right")
+    axes.set_yticks(range(len(names)), labels)
+    axes.set_xlabel(f"{metric}, %")
+
+
+def _curves(axes: Axes, rows: Sequence[Row], metric: str) -> None:
+    named = [row["way"].rsplit(" ", 1) for row in rows]
+    mean, std = (_numbers(rows, name) for name in (metric, f"{metric}_std"))
+    for kind in dict.fromkeys(name for name, _ in named):
+        own = [i for i, (name, _) in enumerate(named) if name == kind]
+        x = [float(named[i][1]) for i in own]
+        axes.errorbar(x, mean[own], std[own], fmt="o-", capsize=3, label=kind.replace("_", " "))
+    axes.set(xlabel="ratio", ylabel=metric)
+    axes.legend()
+    axes.grid(alpha=0.3)
+
+
+def main() -> None:
+    """Runs a study and writes its results."""
+    parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("study", choices=STUDIES, help="the study")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the datasets")
+    parser.add_argument("--datasets", nargs="+", help="by default all of the study")
+    parser.add_argument("--scale", help="by default the first of the study")
+    parser.add_argument("--seeds", type=count, default=3, help="number of seeds, at least 2")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/findings"), help="folder of the run directories"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS / "findings", help="folder for the results"
+    )
+    if "--list" in sys.argv:
+        for name, study in STUDIES.items():
+            sets = ", ".join(study.datasets)
+            print(f"{name}: {study.finding}; {len(study.ways)} settings on {sets}")
+        return
+    args = parser.parse_args()
+    study = STUDIES[args.study]
+    scale = args.scale or next(iter(study.scales))
+    for flag, given, known in (
+        ("datasets", args.datasets or (), study.datasets), ("scale", [scale], study.scales),
+    ):  # fmt: skip
+        for value in given:
+            if value not in known:
+                parser.error(f"--{flag} takes some of {', '.join(known)}, got {value}")
+    if args.seeds < 2:
+        parser.error("--seeds must be at least 2, which a test over seeds takes, got 1")
+    about = environment("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy")
+    path = args.out / f"{args.study}.csv"
+    for dataset in args.datasets or study.datasets:
+        rows, each = measure(
+            args.study, dataset, scale=scale, seeds=args.seeds, data=args.data, runs=args.runs
+        )
+        record(path, rows, ["dataset", "scale"], about)
+        record(args.out / f"{args.study}-per_seed.csv", each, ["dataset", "scale"], {})
+        show(rows, ("way", study.metric, f"{study.metric}_std", "gain", "p"))
+        draw(args.study, read_csv(path), path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
