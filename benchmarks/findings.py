@@ -32,7 +32,8 @@ class Study(NamedTuple):
     Attributes:
       finding: The finding, with its source.
       command: Training command: ``python -m experiments.COMMAND``.
-      datasets: Flags of each dataset. ``{data}`` is the folder of the datasets.
+      datasets: Flags of each dataset, which override those of the scale. ``{data}`` is the folder
+        of the datasets.
       ways: Flags of each setting. The others are compared with the first. The names of a matrix are
         pairs ``A+B``; those of curves a name and a number ``A 0.1``.
       metric: Metric to compare: a name in ``metrics.json``.
@@ -50,6 +51,13 @@ class Study(NamedTuple):
 
 
 _CIFAR = {"cifar10": ("--data", "{data}/cifar10")}
+_IMAGES = {
+    **_CIFAR,
+    "digits": (
+        "--data", "digits", "--train-images", "1250", "--test-images", "500", "--view-size", "8",
+        "--eval-size", "8", "--epochs", "20",
+    ),
+}  # fmt: skip
 _VIEWS = ("--view-size", "24", "--eval-size", "32", "--eval-every", "1000")
 _TINY = (
     "--train-images", "2048", "--test-images", "2000", "--encoder", "resnet10", "--width", "8",
@@ -104,7 +112,7 @@ STUDIES = {
     "image-heads": Study(
         f"A nonlinear head is better than a linear one, and that than none ({_SIMCLR}, fig. 8)",
         "images",
-        _CIFAR,
+        _IMAGES,
         {
             "none": ("--method", "directclr", "--first-features", "{features}"),
             "linear": ("--head", "128"),
@@ -131,7 +139,7 @@ STUDIES = {
         "A queue of momentum keys equals negatives of the batch and beats a memory bank "
         "(He et al., Momentum Contrast, 2020, fig. 3)",
         "images",
-        _CIFAR,
+        _IMAGES,
         {
             "end to end": ("--method", "simclr"),
             "MoCo": ("--method", "moco", "--queue", "1024"),
@@ -177,7 +185,7 @@ def flags_of(study: Study, dataset: str, way: str, scale: str, data: Path | str)
     width = int(chosen[chosen.index("--width") + 1]) if "--width" in chosen else 0
     # A ResNet has 8 features for each channel of its first block.
     values = {"data": str(data), "features": str(8 * width)}
-    words = *study.datasets[dataset], *chosen, *study.ways[way]
+    words = *chosen, *study.datasets[dataset], *study.ways[way]  # the last of equal flags counts
     return [word.format(**values) for word in words]
 
 
