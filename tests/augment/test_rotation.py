@@ -1,5 +1,7 @@
 """Rotation against SciPy, and its random angle against the uniform distribution."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,9 +20,9 @@ rotate = jax.jit(augment.rotate)
 
 
 def scipy_rotate(x, degrees, fill):
-    own = dict(reshape=False, order=1, mode="grid-constant")
+    rotated = partial(ndimage.rotate, reshape=False, order=1, mode="grid-constant")
     channels = zip(np.moveaxis(x, -1, 0), fill, strict=True)
-    return np.stack([ndimage.rotate(c, degrees, cval=f, **own) for c, f in channels], axis=-1)
+    return np.stack([rotated(c, degrees, cval=f) for c, f in channels], axis=-1)
 
 
 @pytest.mark.parametrize("degrees", [-360.0, -77.5, -3.0, 12.0, 90.0, 271.0])
