@@ -54,7 +54,7 @@ _CIFAR = {"cifar10": ("--data", "{data}/cifar10")}
 _IMAGES = {
     **_CIFAR,
     "digits": (
-        "--data", "digits", "--train-images", "1250", "--test-images", "500", "--view-size", "8",
+        "--data", "digits", "--train-images", "1250", "--test-images", "350", "--view-size", "8",
         "--eval-size", "8", "--epochs", "20",
     ),
 }  # fmt: skip
@@ -226,7 +226,7 @@ def draw(name: str, rows: Sequence[Row], path: Path) -> None:
         own = [row for row in rows if (row["dataset"], row["scale"]) == (dataset, scale)]
         plot(axes, own, study.metric)
         axes.set_title(f"{dataset}, {scale} scale, {own[0]['seeds']} seeds")
-    figure.suptitle(study.finding, wrap=True, fontsize=9)
+    figure.suptitle(f"Published: {study.finding}", wrap=True, fontsize=9)
     save_figure(figure, path)
 
 
@@ -247,18 +247,22 @@ def _matrix(axes: Axes, rows: Sequence[Row], metric: str) -> None:
     pairs = [row["way"].split("+") for row in rows]
     names = list(dict.fromkeys(pair[0] for pair in pairs))
     table = np.full((len(names), len(names)), np.nan)
-    for (a, b), value in zip(pairs, _numbers(rows, metric)):
+    stds = np.full_like(table, np.nan)
+    means, deviations = (_numbers(rows, name) for name in (metric, f"{metric}_std"))
+    for (a, b), value, std in zip(pairs, means, deviations, strict=True):
         table[names.index(b), names.index(a)] = 100 * value
+        stds[names.index(b), names.index(a)] = 100 * std
     axes.imshow(table, cmap="viridis")
     middle = (np.nanmin(table) + np.nanmax(table)) / 2
     for (i, j), value in np.ndenumerate(table):
         if np.isfinite(value):
             colour = "white" if value < middle else "black"
-            axes.text(j, i, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=8)
+            text = f"{value:.1f}\n± {stds[i, j]:.1f}"
+            axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=7)
     labels = [name.replace("_", " ") for name in names]
     axes.set_xticks(range(len(names)), labels, rotation=30, ha="right")
     axes.set_yticks(range(len(names)), labels)
-    axes.set_xlabel(f"{metric}, %")
+    axes.set_xlabel(f"{metric}, %, mean ± deviation over seeds")
 
 
 def _curves(axes: Axes, rows: Sequence[Row], metric: str) -> None:
