@@ -114,9 +114,9 @@ STUDIES = {
         "images",
         _IMAGES,
         {
-            "none": ("--method", "directclr", "--first-features", "{features}"),
-            "linear": ("--head", "128"),
-            "nonlinear": ("--head", "512", "128"),
+            "no head": ("--method", "directclr", "--first-features", "{features}"),
+            "linear head": ("--head", "128"),
+            "nonlinear head": ("--head", "512", "128"),
         },
         "linear",
         "bars",
