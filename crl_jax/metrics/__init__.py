@@ -5,13 +5,15 @@ for every test user in blocks of bounded memory, and :func:`summarize` averages 
 :func:`recommend` returns the ranked lists; :func:`evaluate_lists` evaluates lists made elsewhere.
 The metrics themselves are pure functions of hits and counts. :func:`sampling_quality` evaluates
 sampled negatives, and :func:`debiased_auc` rankings of true negatives from positive and unlabelled
-scores.
+scores. :func:`equal_mass_calibration` and :func:`brier_score` evaluate predicted probabilities.
 
 :func:`knn_accuracy`, :func:`linear_probe`, :func:`ridge_probe` and :func:`cross_validated_svm`
 evaluate representations by labels, :func:`uniformity` without labels, :func:`retrieval_recall` and
 :func:`zero_shot` across two modalities. :func:`info_nce_bound` bounds mutual information.
 """
 
+from ._calibration import brier_score as brier_score
+from ._calibration import equal_mass_calibration as equal_mass_calibration
 from ._classes import ClassScores as ClassScores
 from ._classes import precision_recall_f1 as precision_recall_f1
 from ._classes import spearman as spearman

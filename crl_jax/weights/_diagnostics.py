@@ -14,12 +14,12 @@ from .._search import count_below
 
 
 class Calibration(NamedTuple):
-    """Reliability table of a binned posterior."""
+    """Reliability table of a binned posterior, or of other predicted probabilities."""
 
     predicted: Float[Array, "bins"]
     """Mean posterior of each bin; 0 for an empty bin."""
     actual: Float[Array, "bins"]
-    """Fraction of true negatives in each bin; 0 for an empty bin."""
+    """Fraction of true negatives (of true labels) in each bin; 0 for an empty bin."""
     samples: Float[Array, "bins"]
     """Number of samples in each bin."""
     error: Float[Array, ""]

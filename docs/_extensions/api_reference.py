@@ -126,6 +126,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Mutual information": "_information",
         "Two modalities": "_retrieval",
         "Classification": "_classes",
+        "Calibration": "_calibration",
     },
     "crl_jax.stats": {
         "Ranks": "_ranks _columns",
