@@ -9,7 +9,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 SCRIPT = "crl-jax"
-NAMES = ("recommend", "images", "graphs", "pairs", "text", "sequences", "numerical", "reproduce")
+NAMES = (
+    "recommend", "images", "graphs", "pairs", "text", "sequences", "numerical", "calibration",
+    "reproduce",
+)  # fmt: skip
 
 
 def program(name: str) -> str:

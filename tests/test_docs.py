@@ -36,6 +36,7 @@ from crl_jax.metrics import _evaluate, _ranking
 from experiments._recommend import Recommend
 from experiments._study_command import configure
 from experiments._topk import TopK
+from experiments.calibration import _options as of_calibration
 from experiments.numerical import _options as of_numerical
 from experiments.objectives import OBJECTIVES
 from experiments.reproduce import command as reproduce
@@ -227,6 +228,8 @@ def parse(name: str, arguments: list[str]) -> None:
         forget_own(OBJECTIVES)
     elif name == "numerical":
         of_numerical.parse(arguments)
+    elif name == "calibration":
+        of_calibration.parse(arguments)
     else:
         assert name == "reproduce"
         reproduce.parse(arguments)

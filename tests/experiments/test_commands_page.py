@@ -26,6 +26,7 @@ from experiments._registry import limits_of, settle, sweepable, with_flags
 from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments._topk import TopK
+from experiments.calibration import _options as of_calibration
 from experiments.numerical import _options as of_numerical
 from experiments.objectives import OBJECTIVES
 from experiments.reproduce import command as reproduce
@@ -74,6 +75,8 @@ def test_commands_are_taken(command, monkeypatch, tmp_path):
             forget_own(OBJECTIVES)
         case "numerical", _:
             of_numerical.parse(arguments)
+        case "calibration", _:
+            of_calibration.parse(arguments)
         case "reproduce", _:
             assert reproduce.parse(arguments).target == arguments[0]
         case _:
@@ -85,7 +88,11 @@ def test_flags_that_are_named_are_there():
              "--list", "--loss", "--margin"}  # fmt: skip
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
-    numbers = {f"--{name.replace('_', '-')}" for name in of_numerical.Config.__dataclass_fields__}
+    numbers = {
+        f"--{name.replace('_', '-')}"
+        for of in (of_numerical, of_calibration)
+        for name in of.Config.__dataclass_fields__
+    }
     page = re.sub(r"```sh\n.*?```", "", PAGE, flags=re.DOTALL)
     assert set(re.findall(r"--[a-z][a-z0-9-]*", page)) <= known | own | topk | numbers
 

@@ -73,7 +73,7 @@ def test_a_command_that_ends_by_itself_keeps_its_status():
 def test_signals_are_minded_before_anything_heavy_is_imported():
     code = """
 import sys
-from experiments import numerical, recommend, reproduce
+from experiments import calibration, numerical, recommend, reproduce
 assert not {"jax", "numpy", "tyro", "rich"} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

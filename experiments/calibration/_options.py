@@ -1,0 +1,74 @@
+"""Command-line flags of the calibration benchmark, and their ranges."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from .._program import program
+from .._ranges import COUNT, MOST, Range, check_flags, option_group
+
+_DESCRIPTION = """Measure which posteriors of a false negative can be trusted, on problems whose
+false negatives are known: scores drawn from the assumed densities, simulated interactions, classes
+of images, and items of a user's own data that were exposed at random.
+
+  {0}                                        all but the last two
+  {0} --images datasets/cifar10              also pixels of CIFAR-10
+  {0} --data yahoo-r3 --test-rating 4        also a test part with ratings of random items
+
+Writes to the output directory: posteriors.csv (calibration error, Brier score and AUC by method and
+truth, mean and standard deviation over seeds), tau_plus.csv (estimates of the class prior),
+reliability.csv and calibration.png.
+"""
+
+
+@option_group
+class Config:
+    """Configuration of the calibration benchmark."""
+
+    out: Path | None = None
+    """Output directory; by default runs/calibration-TIME."""
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """First random seed."""
+    seeds: Annotated[int, COUNT] = 5
+    """Number of seeds: of the data, the training and the samples."""
+    truths: tuple[str, ...] = ()
+    """Names of the problems, such as digits-trained; all by default."""
+    anchors: Annotated[int, Range(2, MOST)] = 200
+    """Number of anchors with planted scores."""
+    n_neg: Annotated[int, Range(2, MOST)] = 500
+    """Unlabelled samples per anchor with planted scores."""
+    users: Annotated[int, Range(2, MOST)] = 400
+    """Number of simulated users."""
+    items: Annotated[int, Range(201, MOST)] = 500
+    """Number of simulated items; more than the 200 that a user is exposed to."""
+    image_anchors: Annotated[int, Range(2, MOST)] = 100
+    """Number of images that are anchors."""
+    images: Path | None = None
+    """CIFAR-10: its folder or archive."""
+    examples: Annotated[int, Range(100, MOST)] = 2000
+    """Number of images of CIFAR-10."""
+    data: Path | None = None
+    """Own data with a test part of randomly exposed items with ratings: a file or a folder."""
+    test_data: Path | None = None
+    """File of the test part, if --data is the training part alone."""
+    test_rating: Annotated[float, Range()] = 4.0
+    """Smallest rating of an exposed item that makes it a positive."""
+    min_rating: Annotated[float | None, Range()] = None
+    """Smallest rating of a training interaction; by default all are positives."""
+
+
+def parse(arguments: list[str] | None) -> Config:
+    """Parses flags into a configuration.
+
+    Raises:
+      ValueError: If a number is out of range. The message names the flag.
+    """
+    config = tyro.cli(
+        Config,
+        prog=program("calibration"),
+        description=_DESCRIPTION.format(program("calibration")),
+        args=arguments,
+    )
+    check_flags(config)
+    return config

@@ -1,0 +1,157 @@
+"""Implementation of ``python -m experiments.calibration``."""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import matplotlib
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import crl_jax
+
+from .. import _rundir as rundir
+from .. import _screen as screen
+from .._command import run
+from .._config import SCHEMA
+from ..numerical._panels import STYLE, panels_of, save, write
+from ._measure import ESTIMATES, MEASURES, PRIORS, Measured, measure, on_host
+from ._options import Config, parse
+from ._posteriors import METHODS
+from ._truths import available
+
+_COLUMNS = 3
+_COLOURS = ("0.6", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#882255")
+"""Colours of all methods but the oracle, which is black."""
+_SMALLEST = 1e-4
+"""Smallest probability that the figure shows."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
+
+    def command() -> None:
+        config = parse(arguments)
+        truths = available(config)
+        if unknown := [name for name in config.truths if name not in truths]:
+            raise ValueError(f"--truths takes some of {', '.join(truths)}, got {unknown[0]!r}.")
+        folder = config.out or Path("runs") / f"calibration-{time.strftime('%Y%m%d-%H%M%S')}"
+        with rundir.claim(folder, "; name another directory."):
+            _run(config, folder, screen.output())
+            # Written last: its presence marks a complete run; without it the command can restart.
+            versions = {"crl_jax": crl_jax.__version__, "jax": jax.__version__}
+            flags = dataclasses.asdict(config)
+            flags = {k: str(v) if isinstance(v, Path) else v for k, v in flags.items()}
+            rundir.write_json(folder / rundir.CONFIG, {**flags, "environment": versions})
+
+    return run(command, SCHEMA.flags)
+
+
+def _run(config: Config, folder: Path, console: Console) -> None:
+    found: dict[str, list[Measured]] = {}
+    with console.status("") as status:
+        for name, truth in available(config).items():
+            if config.truths and name not in config.truths:
+                continue
+            for seed in range(config.seed, config.seed + config.seeds):
+                status.update(f"{name}, seed {seed}")
+                found.setdefault(name, []).append(on_host(measure(truth(config, seed))))
+    posteriors = [*_posterior_rows(found)]
+    write(folder / "posteriors.csv", posteriors[0], [row.values() for row in posteriors])
+    estimates = [*_estimate_rows(found)]
+    write(folder / "tau_plus.csv", estimates[0], [row.values() for row in estimates])
+    with matplotlib.rc_context(STYLE):
+        _draw(folder, found)
+    for table in _tables(posteriors, estimates):
+        console.print(table)
+    console.print(f"figure and numbers in {folder}")
+
+
+def _posterior_rows(found: Mapping[str, list[Measured]]) -> Iterable[dict[str, Any]]:
+    """Yields mean and standard deviation over seeds, by truth, τ⁺ and method."""
+    for truth, seeds in found.items():
+        for prior in PRIORS:
+            for method in seeds[0].methods[prior]:
+                row: dict[str, Any] = {"truth": truth, "tau_plus": prior, "method": method}
+                for name in MEASURES:
+                    values = np.array([each.methods[prior][method][name] for each in seeds])
+                    row |= {name: values.mean(), f"{name}_std": _std(values)}
+                yield row | {"seeds": len(seeds)}
+
+
+def _estimate_rows(found: Mapping[str, list[Measured]]) -> Iterable[dict[str, Any]]:
+    """Yields the estimates of τ⁺ by truth; their error is the mean absolute one over seeds."""
+    for truth, seeds in found.items():
+        known = np.array([each.tau_plus["truth"] for each in seeds])
+        score_auc = float(np.mean([each.auc for each in seeds]))
+        for name in ESTIMATES:
+            values = np.array([each.tau_plus[name] for each in seeds])
+            if np.isnan(values).any():  # no density without a fixed set of items
+                continue
+            yield {
+                "truth": truth, "score_auc": score_auc, "tau_plus": known.mean(),
+                "estimate": name, "value": values.mean(), "value_std": _std(values),
+                "ratio": np.mean(values / known), "error": np.mean(np.abs(values - known)),
+                "seeds": len(seeds),
+            }  # fmt: skip
+
+
+def _std(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+def _draw(folder: Path, found: Mapping[str, list[Measured]]) -> None:
+    """Draws reliability diagrams, a panel for each truth."""
+    rows = -(-len(found) // _COLUMNS)
+    figure, panels = panels_of(
+        rows, _COLUMNS, (4.2 * _COLUMNS, 3.7 * rows), "share of false negatives"
+    )
+    lines = []
+    for axes, (truth, seeds) in zip(panels, found.items()):
+        axes.plot([_SMALLEST, 1], [_SMALLEST, 1], color="0.3", linewidth=0.8)
+        for (name, method), colour in zip(METHODS.items(), (*_COLOURS, "black")):
+            if name not in seeds[0].tables:
+                continue
+            tables = [each.tables[name] for each in seeds]
+            count = np.sum([table.samples for table in tables], axis=0)
+            predicted, actual = (
+                np.sum([part * table.samples for part, table in zip(parts, tables)], axis=0)
+                for parts in ([t.predicted for t in tables], [t.actual for t in tables])
+            )
+            some = count > 0
+            x, y = predicted[some] / count[some], actual[some] / count[some]
+            shown = np.maximum(x, _SMALLEST), np.maximum(y, _SMALLEST)
+            axes.plot(*shown, "o-", markersize=3, linewidth=1, color=colour, label=method.label)
+            lines += [[truth, name, *line] for line in zip(count[some], x, y)]
+        axes.set(xscale="log", yscale="log", title=truth, xlabel="predicted probability")
+    for axes in panels[len(found):]:  # fmt: skip
+        axes.set_visible(False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    header = ["truth", "method", "samples", "predicted", "actual"]
+    save(figure, folder / "calibration", "Posteriors of a false negative, τ⁺ known", header, lines)
+
+
+def _tables(posteriors: list[dict[str, Any]], estimates: list[dict[str, Any]]) -> Iterable[Table]:
+    """Yields tables for the terminal: calibration errors by method and truth, and τ⁺."""
+    for prior, title in PRIORS.items():
+        rows = [row for row in posteriors if row["tau_plus"] == prior]
+        table = Table("method", title=f"calibration error (AUC), {title}")
+        truths = [*dict.fromkeys(row["truth"] for row in rows)]
+        for truth in truths:
+            table.add_column(truth, justify="right")
+        for name, method in METHODS.items():
+            of = {row["truth"]: row for row in rows if row["method"] == name}
+            cells = (f"{of[t]['ece']:.3f} ({of[t]['auc']:.2f})" if t in of else "" for t in truths)
+            table.add_row(method.label, *cells)
+        yield table
+    table = Table("truth", "AUC", "τ⁺", *ESTIMATES.values(), title="estimates of τ⁺")
+    for truth in dict.fromkeys(row["truth"] for row in estimates):
+        of = {row["estimate"]: row for row in estimates if row["truth"] == truth}
+        first = next(iter(of.values()))
+        cells = (f"{of[name]['value']:.4f}" if name in of else "" for name in ESTIMATES)
+        table.add_row(truth, f"{first['score_auc']:.2f}", f"{first['tau_plus']:.4f}", *cells)
+    yield table

@@ -1,0 +1,153 @@
+"""The calibration benchmark: exact posteriors are calibrated, wrong ones are not."""
+
+import csv
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.calibration import main
+from experiments.calibration._measure import measure
+from experiments.calibration._options import Config
+from experiments.calibration._posteriors import METHODS
+from experiments.calibration._scores import Scores, isotonic_oracle
+from experiments.calibration._truths import available, planted, planted_priors
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+CONFIG = Config(anchors=100, n_neg=300)
+
+
+def noise(p):
+    """Expected calibration error of exact probabilities in 15 bins of equal mass."""
+    p = np.sort(np.ravel(p).astype(np.float64))
+    variances = [(part * (1 - part)).mean() / len(part) for part in np.array_split(p, 15)]
+    return np.mean(np.sqrt(2 / np.pi * np.array(variances)))
+
+
+def errors(scores, prior="known"):
+    return {name: float(of["ece"]) for name, of in measure(scores).methods[prior].items()}
+
+
+def test_the_posterior_of_bcl_is_calibrated_on_its_own_densities():
+    scores = planted(CONFIG, 0, alpha=0.9)
+    found = errors(scores)
+    assert found["oracle"] < 2 * noise(scores.oracle)
+    # α is estimated: its standard error adds to the noise.
+    assert found["bcl_model"] < 2 * noise(scores.oracle) + 0.005
+    for wrong in ("bcl_hard", "hcl", "bns", "constant"):
+        assert found[wrong] > 2 * found["bcl_model"] or wrong == "constant"
+    assert found["constant"] < 1e-3  # calibrated, and useless
+    np.testing.assert_allclose(measure(scores).methods["known"]["constant"]["auc"], 0.5)
+
+
+def test_the_density_ratio_is_calibrated_where_positives_are_representative():
+    scores = planted(Config(anchors=400, n_neg=200), 1, alpha=1.0)
+    found = errors(scores)
+    assert found["dpl"] < 0.02
+    shifted = scores._replace(pos=scores.pos + 0.3)  # as scores of training positives are
+    assert errors(shifted)["dpl"] > 2 * found["dpl"]
+
+
+def test_bns_is_calibrated_with_exact_priors_and_the_distribution_of_both_draws():
+    scores = planted_priors(CONFIG, 0)
+    found = measure(scores)
+    assert found.methods["known"]["oracle"]["ece"] < 2 * noise(scores.oracle)
+    # The empirical CDF is that of unlabelled scores, most of which are the lower of two draws.
+    assert 0.04 < found.methods["known"]["bns_items"]["ece"] < 0.1
+    assert found.methods["known"]["bns_items"]["auc"] > found.methods["known"]["bns"]["auc"]
+
+
+def test_the_estimate_of_tau_plus_meets_the_limit_that_overlap_allows():
+    # Of perfect encoders' densities, no score is free of true negatives but the highest.
+    found = measure(planted(CONFIG, 0, alpha=0.9)).tau_plus
+    assert found["truth"] == pytest.approx(0.1, abs=0.01)
+    assert 0.1 + 0.9 / 9 - 0.03 < found["held_out"] <= found["held_out_upper"]
+    assert np.isnan(found["density"])
+
+
+def test_measures_read_labelled_samples_only():
+    scores = planted(CONFIG, 0, alpha=0.9)
+    labelled = jnp.arange(300) < 100
+    flipped = scores._replace(
+        labelled=jnp.broadcast_to(labelled, scores.neg.shape),
+        is_false=jnp.where(labelled, scores.is_false, ~scores.is_false),
+    )
+    got = measure(flipped)
+    share = np.asarray(scores.is_false)[:, :100].mean()
+    assert got.tau_plus["truth"] == pytest.approx(share, rel=1e-5)
+    assert got.methods["known"]["oracle"]["ece"] < 2 * noise(scores.oracle[:, :100])
+
+
+def test_unlabelled_samples_are_masked():
+    scores = planted(CONFIG, 0, alpha=0.9)
+    where = jnp.arange(300) % 3 > 0
+    soiled = scores._replace(
+        neg=jnp.where(where, scores.neg, 7.0),
+        where=jnp.broadcast_to(where, scores.neg.shape),
+        labelled=jnp.broadcast_to(where, scores.neg.shape),
+    )
+    short = scores._replace(**{
+        name: getattr(scores, name)[:, where]
+        for name in ("neg", "where", "is_false", "labelled", "oracle")
+    })  # fmt: skip
+    for name, method in METHODS.items():
+        if method.needs is None:
+            tau_plus, auc = jnp.float32(0.1), jnp.float32(0.8)
+            got = method.posterior(soiled, tau_plus, auc)[:, where]
+            want = method.posterior(short, tau_plus, auc)
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_the_oracle_of_an_anchor_does_not_read_its_labels():
+    rng = np.random.default_rng(0)
+    neg = rng.normal(size=(40, 50)).astype(np.float32)
+    is_false = rng.random(neg.shape) < 1 / (1 + np.exp(3 - 2 * neg))
+    everything = np.ones(neg.shape, bool)
+    before = isotonic_oracle(neg, is_false, everything, everything)
+    changed = is_false.copy()
+    changed[::2] = ~changed[::2]
+    after = isotonic_oracle(neg, changed, everything, everything)
+    np.testing.assert_array_equal(before[::2], after[::2])
+    assert np.abs(before[1::2] - after[1::2]).max() > 0.1
+    assert (np.diff(before[0][np.argsort(neg[0])]) > -1e-6).all()
+
+
+def test_data_of_the_user_are_needed_for_two_truths():
+    assert not {"cifar10-pixels", "exposed"} & available(CONFIG).keys()
+    assert Scores._fields[0] == "neg"
+
+
+def test_the_command(tmp_path, capsys):
+    flags = ["--truths", "planted-0.9", "planted-priors", "--anchors", "20", "--n-neg", "50"]
+    assert main([*flags, "--seeds", "2", "--out", str(tmp_path / "run")]) == 0
+    with (tmp_path / "run" / "posteriors.csv").open() as file:
+        rows = [*csv.DictReader(file)]
+    assert {row["truth"] for row in rows} == {"planted-0.9", "planted-priors"}
+    assert all(0 <= float(row["ece"]) <= 1 and row["seeds"] == "2" for row in rows)
+    own = {row["method"] for row in rows if row["truth"] == "planted-0.9"}
+    assert own == METHODS.keys() - {"bns_items"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+        "calibration.csv", "calibration.png", "config.json", "tau_plus.csv",
+    }  # fmt: skip
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["seeds"] == 2
+    assert "calibration error" in capsys.readouterr().out
+    assert main(["--truths", "planted", "--out", str(tmp_path / "other")]) == 2
+    assert "planted-0.9" in capsys.readouterr().err
+
+
+def test_random_exposure(tmp_path):
+    """Items of a test part with ratings are labelled, all others are not."""
+    rng = np.random.default_rng(0)
+    pairs = np.stack(np.nonzero(rng.random((30, 40)) < 0.5), axis=1)
+    rng.shuffle(pairs)
+    for name, part in (("train", pairs[:400]), ("test", pairs[400:])):
+        rows = [f"{u},{i},{rng.integers(1, 6)}" for u, i in part]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["user,item,rating", *rows]))
+    config = Config(data=tmp_path / "train.csv", test_data=tmp_path / "test.csv", min_rating=1.0)
+    scores = available(config)["exposed"](config, 0)
+    assert 0 < scores.labelled.sum() <= len(pairs) - 400
+    assert not (scores.labelled & ~scores.where).any()
+    assert not (scores.where & scores.where_pos).any()
+    liked = float(jnp.mean(scores.is_false, where=scores.labelled))
+    assert 0.2 < liked < 0.6  # ratings 4 and 5 of five
