@@ -53,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(config: Config, folder: Path, console: Console) -> None:
     found: dict[str, list[Measured]] = {}
+    posteriors: list[dict[str, Any]] = []
+    estimates: list[dict[str, Any]] = []
     with console.status("") as status:
         for name, truth in available(config).items():
             if config.truths and name not in config.truths:
@@ -60,27 +62,34 @@ def _run(config: Config, folder: Path, console: Console) -> None:
             for seed in range(config.seed, config.seed + config.seeds):
                 status.update(f"{name}, seed {seed}")
                 found.setdefault(name, []).append(on_host(measure(truth(config, seed))))
-    posteriors = [*_posterior_rows(found)]
-    write(folder / "posteriors.csv", posteriors[0], [row.values() for row in posteriors])
-    estimates = [*_estimate_rows(found)]
-    write(folder / "tau_plus.csv", estimates[0], [row.values() for row in estimates])
+            # After each problem, so that an interruption loses no results.
+            posteriors, estimates = [*_posterior_rows(found)], [*_estimate_rows(found)]
+            for file, rows in (("posteriors.csv", posteriors), ("tau_plus.csv", estimates)):
+                write(folder / file, [*rows[0]], [row.values() for row in rows])
     with matplotlib.rc_context(STYLE):
-        _draw(folder, found)
+        draw(folder, [*_reliability(found)])
     for table in _tables(posteriors, estimates):
         console.print(table)
     console.print(f"figure and numbers in {folder}")
 
 
 def _posterior_rows(found: Mapping[str, list[Measured]]) -> Iterable[dict[str, Any]]:
-    """Yields mean and standard deviation over seeds, by truth, τ⁺ and method."""
+    """Yields mean and standard deviation over seeds, by truth, τ⁺ and method.
+
+    ``skill`` is the relative decrease of the Brier score from that of the constant true τ⁺.
+    """
     for truth, seeds in found.items():
         for prior in PRIORS:
-            for method in seeds[0].methods[prior]:
-                row: dict[str, Any] = {"truth": truth, "tau_plus": prior, "method": method}
+            for method in (name for name in METHODS if name in seeds[0].methods[prior]):
+                row: dict[str, Any] = {
+                    "truth": truth, "tau_plus": prior, "method": method,
+                    "label": METHODS[method].label,
+                }  # fmt: skip
                 for name in MEASURES:
                     values = np.array([each.methods[prior][method][name] for each in seeds])
                     row |= {name: values.mean(), f"{name}_std": _std(values)}
-                yield row | {"seeds": len(seeds)}
+                constant = np.mean([each.methods["known"]["constant"]["brier"] for each in seeds])
+                yield row | {"skill": 1 - row["brier"] / constant, "seeds": len(seeds)}
 
 
 def _estimate_rows(found: Mapping[str, list[Measured]]) -> Iterable[dict[str, Any]]:
@@ -104,33 +113,45 @@ def _std(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _draw(folder: Path, found: Mapping[str, list[Measured]]) -> None:
-    """Draws reliability diagrams, a panel for each truth."""
-    rows = -(-len(found) // _COLUMNS)
+def _reliability(found: Mapping[str, list[Measured]]) -> Iterable[list[Any]]:
+    """Yields the non-empty bins of each truth and method, added up over seeds."""
+    for truth, seeds in found.items():
+        for method in seeds[0].tables:
+            tables = [each.tables[method] for each in seeds]
+            count = np.sum([table.samples for table in tables], axis=0)
+            predicted = np.sum([table.samples * table.predicted for table in tables], axis=0)
+            actual = np.sum([table.samples * table.actual for table in tables], axis=0)
+            some = count > 0
+            for n, x, y in zip(count[some], predicted[some], actual[some]):
+                yield [truth, method, n, x / n, y / n]
+
+
+def draw(folder: Path, lines: list[list[Any]]) -> None:
+    """Draws reliability diagrams, a panel for each truth.
+
+    Args:
+      folder: Output directory.
+      lines: Bins: truth, method, number of samples, predicted and actual share.
+    """
+    truths = [*dict.fromkeys(line[0] for line in lines)]
+    rows = -(-len(truths) // _COLUMNS)
     figure, panels = panels_of(
         rows, _COLUMNS, (4.2 * _COLUMNS, 3.7 * rows), "share of false negatives"
     )
-    lines = []
-    for axes, (truth, seeds) in zip(panels, found.items()):
+    handles = {}
+    for axes, truth in zip(panels, truths):
         axes.plot([_SMALLEST, 1], [_SMALLEST, 1], color="0.3", linewidth=0.8)
         for (name, method), colour in zip(METHODS.items(), (*_COLOURS, "black")):
-            if name not in seeds[0].tables:
-                continue
-            tables = [each.tables[name] for each in seeds]
-            count = np.sum([table.samples for table in tables], axis=0)
-            predicted, actual = (
-                np.sum([part * table.samples for part, table in zip(parts, tables)], axis=0)
-                for parts in ([t.predicted for t in tables], [t.actual for t in tables])
-            )
-            some = count > 0
-            x, y = predicted[some] / count[some], actual[some] / count[some]
-            shown = np.maximum(x, _SMALLEST), np.maximum(y, _SMALLEST)
-            axes.plot(*shown, "o-", markersize=3, linewidth=1, color=colour, label=method.label)
-            lines += [[truth, name, *line] for line in zip(count[some], x, y)]
+            own = [line[3:] for line in lines if line[:2] == [truth, name]]
+            if own:
+                shown = np.maximum(np.transpose(own), _SMALLEST)
+                (handles[method.label],) = axes.plot(
+                    *shown, "o-", markersize=3, linewidth=1, color=colour
+                )
         axes.set(xscale="log", yscale="log", title=truth, xlabel="predicted probability")
-    for axes in panels[len(found):]:  # fmt: skip
+    for axes in panels[len(truths) :]:
         axes.set_visible(False)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5)
     header = ["truth", "method", "samples", "predicted", "actual"]
     save(figure, folder / "calibration", "Posteriors of a false negative, τ⁺ known", header, lines)
 

@@ -172,7 +172,7 @@ def cifar10(config: Config, seed: int) -> Scores:
 
 @cache
 def _load_images(path: Path) -> data.ImageSplit:
-    return data.load_images(path, keep=False)
+    return data.load_images(path)
 
 
 def _pixels(views: Array) -> Array:
@@ -194,8 +194,9 @@ def _of_images(
     """
     rng, n = np.random.default_rng(seed), len(images)
     anchors = np.sort(rng.permutation(n)[: config.image_anchors])
+    view = jax.jit(jax.vmap(augmentation))
     first, second = (
-        losses.normalize(encode(jax.vmap(augmentation)(jax.random.split(key, len(rows)), rows)))
+        losses.normalize(encode(view(jax.random.split(key, len(rows)), rows)))
         for key, rows in zip(jax.random.split(jax.random.key(seed)), (images[anchors], images))
     )
     neg = np.asarray(first @ second.T)
@@ -210,11 +211,12 @@ def _of_images(
     oracle = isotonic_oracle(neg, is_same, unlabelled, unlabelled)
     pos = np.take_along_axis(neg, anchors[:, None], axis=1)
     found = np.take_along_axis(neg, order, axis=1)
+    mask = jnp.asarray(unlabelled)
     return Scores(
-        *map(jnp.asarray, (neg, unlabelled, is_same, unlabelled)),
+        jnp.asarray(neg), mask, jnp.asarray(is_same), mask,
         jnp.asarray(pos), jnp.ones(pos.shape, bool),
-        jnp.asarray(found), jnp.ones(found.shape, bool), jnp.asarray(oracle),
-        temperature=_TEMPERATURE,
+        jnp.asarray(found), jnp.ones(found.shape, bool),
+        jnp.asarray(oracle), temperature=_TEMPERATURE,
     )  # fmt: skip
 
 
