@@ -183,6 +183,10 @@ class ProtocolOptions(_study_options.SeedOptions):
     search: Literal["grid", "halving"] = field(default="grid", metadata={WAS: "grid"})
     """Search of the points of --sweep: grid trains each completely; halving trains each for a third
     of the epochs, and the best third completely."""
+    debias: Literal["given", "auto"] = field(default="given", metadata={WAS: "given"})
+    """Hyper-parameters of a debiased loss: given, or else their defaults; with auto, tau-plus is
+    the density of the training data, alpha is measured in training, and the search decides on
+    beta, too."""
     tune: Annotated[float | None, NOT_NEGATIVE] = field(default=None, metadata={WAS: None})
     """Minutes of a search for the hyper-parameters that no flag sets, by halving on validation
     data; 0 for no search. By default a short search, of one hyper-parameter."""

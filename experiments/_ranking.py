@@ -146,6 +146,7 @@ def train_runs(
                 n_pos=objective.count("n_pos"),
                 n_group=objective.count("n_group"),
                 hyperparam_schedule=objective.entry.schedule,
+                hyperparam_estimator=estimator_of(config),
                 confidence=objective.confidence(part, options),
                 auxiliary_loss=contrast or objective.term,
                 batches=batches,
@@ -162,6 +163,13 @@ def train_runs(
                 train.Progress(partial(on_entry, runs)),
             ],
         )
+
+
+def estimator_of(config: Config) -> tasks.HyperparamEstimator | None:
+    """Returns the estimator of alpha of ``--debias auto``, for losses that take it."""
+    is_auto = config.protocol.debias == "auto"
+    takes = OBJECTIVES[config.objective.loss].hyperparams
+    return tasks.alpha_from_batch if is_auto and "alpha" in takes else None
 
 
 def scaled_rates(config: Config, numbers: dict[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from ._tuning import PHASE as TUNE
 from ._tuning import Space, tune
 from ._update import choose_optimizer_mode
 from .fitted import BEST, COMPETITORS, MODELS, TRAINED, settle_model
+from .objectives import OBJECTIVES
 from .presets import auto_batch_size, preset_of
 from .recipes import RECIPES
 from .start import AUTO, default_batch_size, searched, spaces, start
@@ -130,6 +131,8 @@ class Recommend(Study[Config, Problem]):
             raise ValueError(
                 f"--keep takes some of {', '.join(sorted(searched()))}, got {unknown[0]!r}."
             )
+        if config.protocol.debias == "auto":
+            _check_debias(config)
         for each, _ in _spaces(config):
             self._check_one(each)
 
@@ -447,6 +450,18 @@ class Recommend(Study[Config, Problem]):
             axes = SCHEMA.axes(config)
             for line in advise_on_search(axes, searched.points, choice, epochs, n_users):
                 yield f"hint: {line}"
+
+
+def _check_debias(config: Config) -> None:
+    """Checks that ``--debias auto`` has hyper-parameters to estimate, and no other search."""
+    loss, takes = config.objective.loss, OBJECTIVES[config.objective.loss].flags
+    if "tau_plus" not in takes:
+        debiased = ", ".join(name for name, of in OBJECTIVES.items() if "tau_plus" in of.flags)
+        raise ValueError(f"--debias auto needs one of the losses {debiased}, got {loss}.")
+    if config.protocol.tune:
+        raise ValueError("--debias auto decides on beta by the default search: omit --tune.")
+    if "alpha" in swept_names(config):
+        raise ValueError("--debias auto measures alpha: omit --sweep alpha.")
 
 
 def _halves(config: Config) -> bool:

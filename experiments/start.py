@@ -144,6 +144,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
 }
 GRAPH = "lightgcn"
+_HARDNESS: Mapping[str, tuple[float, ...]] = {
+    "bayesian": (0.5, 0.7, 0.9), "hard": (0.25, 0.5, 1.0),
+}  # fmt: skip
+"""Values of beta that ``--debias auto`` searches, by loss."""
 _OF_COSINES = {"min_score": -1.0, "n_pos": 0}
 """Hyper-parameters of losses of cosines."""
 _LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 1e-2}
@@ -160,8 +164,14 @@ def start(given: Mapping[str, str]) -> Config:
 
     Args:
       given: Values of the flags, by field; only the choices matter.
+
+    Raises:
+      ValueError: If a flag sets a number that ``--debias auto`` estimates.
     """
     loss = given.get("loss") or _default_loss(given)
+    is_debiased = given.get("debias") == AUTO
+    if is_debiased and "alpha" in given:
+        raise ValueError("--debias auto measures alpha: omit --alpha.")
     family = family_of(loss, given.get("similarity"), given.get("encoder"))
     sampler = given.get("sampler", family.sampler)
     n_neg = family.n_neg
@@ -171,7 +181,9 @@ def start(given: Mapping[str, str]) -> Config:
     if given.get("encoder") == GRAPH:
         training = replace(training, **_LIGHTGCN)
     is_searched = "sweep" not in given and "tune" not in given and not _has_no_search(given)
-    sweep = family.search if is_searched and loss != AUTO else {}
+    sweep = {} if loss == AUTO or not is_searched else {**family.search}
+    if sweep and is_debiased:
+        sweep |= {"beta": _HARDNESS[loss]} if loss in _HARDNESS else {}
     values: dict[str, Any] = {"n_neg": n_neg, "temperature": family.temperature}
     if family.similarity == "cosine":
         values |= _OF_COSINES

@@ -18,6 +18,7 @@ from ._classification import Classification as Classification
 from ._clip import CLIP as CLIP
 from ._confidence import ConfidenceEM as ConfidenceEM
 from ._confidence import InteractionPrior as InteractionPrior
+from ._debias import alpha_from_batch as alpha_from_batch
 from ._fit_ranking import RankingOptions as RankingOptions
 from ._fit_ranking import RankingResult as RankingResult
 from ._fit_ranking import RankingValidation as RankingValidation
@@ -41,6 +42,7 @@ from ._next_item import SequenceBatch as SequenceBatch
 from ._pcl import PCL as PCL
 from ._pcl import Clustering as Clustering
 from ._pcl import PCLState as PCLState
+from ._ranking import HyperparamEstimator as HyperparamEstimator
 from ._ranking import HyperparamSchedule as HyperparamSchedule
 from ._ranking import L2Target as L2Target
 from ._ranking import Ranking as Ranking

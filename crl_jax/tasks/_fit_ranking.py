@@ -39,14 +39,14 @@ from ..train import (
 from ._auxiliary import AuxiliaryLoss, ContrastiveAuxiliaryLoss
 from ._batch import UniformUserBatches, has_unseen, scatter_to_interactions, user_rows
 from ._confidence import ConfidenceEM, LackOfFitWarning
-from ._ranking import HyperparamSchedule, L2Target, Ranking
+from ._ranking import HyperparamEstimator, HyperparamSchedule, L2Target, Ranking
 from ._tune import Tuning, TuningResult, tune_runs
 
 _N_ANCHORS = 2  # distinguishes a loss per anchor from its mean
 # Options that are attributes of the task, or arguments of its constructor.
 _TASK_OPTIONS = (
-    "held_out", "n_group", "n_pos", "hyperparam_schedule", "init_scale", "auxiliary_loss",
-    "l2_target", "serve_similarity",
+    "held_out", "n_group", "n_pos", "hyperparam_schedule", "hyperparam_estimator", "init_scale",
+    "auxiliary_loss", "l2_target", "serve_similarity",
 )  # fmt: skip
 
 
@@ -80,6 +80,8 @@ class RankingOptions:
       n_group: Users per anchor, >= 0, sampled with replacement among those of its item, for losses
         of groups. Requires ``n_pos=0``.
       hyperparam_schedule: Schedule of the loss's hyper-parameters, see :data:`HyperparamSchedule`.
+      hyperparam_estimator: Estimates hyper-parameters of the loss from the scores of each step, see
+        :data:`HyperparamEstimator`; :func:`alpha_from_batch` estimates the encoder quality.
       confidence: Weights the losses of interactions by their credibility, see
         :class:`ConfidenceEM`. Warns if scores do not follow its distribution.
       auxiliary_loss: Additional loss term: a :class:`ContrastiveAuxiliaryLoss`, which contrasts two
@@ -100,6 +102,7 @@ class RankingOptions:
     n_pos: Annotated[int, Range(0)] = 0
     n_group: Annotated[int, Range(0)] = 0
     hyperparam_schedule: HyperparamSchedule | None = None
+    hyperparam_estimator: HyperparamEstimator | None = None
     confidence: ConfidenceEM | None = None
     auxiliary_loss: AuxiliaryLoss | None = None
     anchors: Literal["interactions", "users"] = "interactions"

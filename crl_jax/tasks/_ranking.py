@@ -40,6 +40,10 @@ from ._confidence import ConfidenceEM
 HyperparamSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
 """Pure function ``hyperparam_schedule(progress, hyperparams)`` that returns the loss's
 hyper-parameters when the fraction ``progress`` of the epochs is completed; it is traced."""
+HyperparamEstimator = Callable[[Array, Array, Array, dict[str, Any]], dict[str, Array]]
+"""Pure function ``hyperparam_estimator(pos, neg, where, hyperparams)`` that returns
+hyper-parameters estimated from the scores of a step, ``pos [B, 1]`` and ``neg [B, N]`` with its
+mask: :func:`alpha_from_batch`. They replace those of the same name; it is traced."""
 L2Target = Literal["tables", "rows", "encoded"]
 """Arrays in the L2 term: ``"tables"`` for whole tables, ``"rows"`` for the batch's rows of the
 tables before any layer, ``"encoded"`` for the encoded rows of the batch."""
@@ -65,6 +69,8 @@ class Ranking(RowTask):
       auxiliary_loss: Additional loss term, or None.
       loss_fn: ``loss(pos, neg, *, reduce_fn=None, **hyperparams) -> [batch]``. Static.
       hyperparam_schedule: See :data:`HyperparamSchedule`. Static.
+      hyperparam_estimator: See :data:`HyperparamEstimator`. The history reports its estimates.
+        Static.
       n_neg: Negatives per anchor. Static.
       n_pos: Extra positives per anchor. Static.
       n_group: Users sampled per anchor among those of its item. Static.
@@ -86,6 +92,7 @@ class Ranking(RowTask):
     auxiliary_loss: AuxiliaryLoss | None = None
     loss_fn: Callable[..., Array] = field(default=bpr, metadata=STATIC)
     hyperparam_schedule: HyperparamSchedule | None = field(default=None, metadata=STATIC)
+    hyperparam_estimator: HyperparamEstimator | None = field(default=None, metadata=STATIC)
     n_neg: int = field(default=1, metadata=STATIC)
     n_pos: int = field(default=0, metadata=STATIC)
     n_group: int = field(default=0, metadata=STATIC)
@@ -357,6 +364,12 @@ class Ranking(RowTask):
         # A loss across anchors must not use padding as negatives.
         if where is None and accepts_where(self.loss_fn) and not is_per_anchor_loss(self.loss_fn):
             where = is_real
+        estimates: dict[str, Array] = {}
+        if self.hyperparam_estimator is not None:
+            mask = is_real if where is None else is_real & where
+            scores = jax.lax.stop_gradient((anchor_pos, neg))
+            estimates = self.hyperparam_estimator(*scores, mask, hyperparams)
+            hyperparams |= estimates
         if where is not None:
             hyperparams["where"] = where
         if negatives.log_q is not None:
@@ -370,7 +383,7 @@ class Ranking(RowTask):
         if (weights := model_state.confidence) is not None:
             losses = weights[batch.place].astype(losses.dtype) * losses
         mean = ctx.mean(losses)
-        metrics = {"loss": mean}
+        metrics = {"loss": mean, **estimates}
         if batch.is_false is not None:
             mask = is_real if where is None else is_real & where
             quality = sampling_quality(informativeness(anchor_pos, neg), batch.is_false, where=mask)

@@ -84,7 +84,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "Graphs": "_gin _graph_batch",
     },
     "crl_jax.tasks": {
-        "Recommendation": "_fit_ranking _tune _ranking _batch",
+        "Recommendation": "_fit_ranking _tune _ranking _batch _debias",
         "Sequential recommendation": "_next_item",
         "Auxiliary losses": "_auxiliary",
         "Noisy interactions": "_confidence",

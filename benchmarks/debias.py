@@ -1,0 +1,197 @@
+"""Regret of estimated hyper-parameters of debiased losses, against a grid of them.
+
+Trains matrix factorisation with the defaults of ``recommend``, width 32 and a fixed temperature,
+at every point of a small grid of tau-plus, alpha and beta, and with the estimates of ``--debias
+auto``: the density as tau-plus, alpha measured in each step, and the beta whose validation score is
+best after a third of the training. All runs of a loss are trained together. Validation data select
+the epochs and beta, and the point of the grid that a search would choose; the best point on test
+data is a bound that no search can reach. The datasets are those of ``benchmarks.defaults``.
+
+    python -m benchmarks.debias --data DIR --out benchmarks/results/debias.csv
+
+``DIR`` has the folder ml-100k.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import data, losses, metrics, models, samplers, tasks, train
+from experiments._compiler import tune_compiler
+from experiments.start import FAMILIES, default_epochs
+
+from ._report import Report, Row, count, parser
+from .batch_size import mean_ndcg
+from .defaults import DATASETS
+
+DIM, K = 32, 20
+METRIC = f"ndcg@{K}"
+_MEASURED = 0.5
+"""Value of alpha that stands for the estimate, so that one program trains all points."""
+
+
+class Method(NamedTuple):
+    """A loss and the grid of its hyper-parameters; tau-plus in multiples of the density."""
+
+    loss: Any
+    family: str
+    grid: Mapping[str, tuple[float, ...]]
+    options: Mapping[str, Any]
+    n_pos: int = 0
+
+
+_SHARED = {"sampler": samplers.SharedRNS(), "n_neg": 128}
+_SCORES = {"temperature": 0.3}
+_COSINES = {**_SCORES, "min_score": -1.0}
+METHODS: Mapping[str, Method] = {
+    "bayesian": Method(
+        losses.bayesian_contrastive, "softmax",
+        {"tau_plus": (1, 4), "alpha": (0.7, 0.9), "beta": (0.5, 0.7, 0.9)},
+        {**_SHARED, "hyperparams": _SCORES},
+    ),
+    "hard": Method(
+        losses.hard_contrastive, "softmax", {"tau_plus": (1, 4), "beta": (0.25, 0.5, 1.0)},
+        {**_SHARED, "hyperparams": _COSINES},
+    ),
+    "debiased": Method(
+        losses.debiased_contrastive, "softmax", {"tau_plus": (0, 1, 2, 4)},
+        {**_SHARED, "hyperparams": _COSINES},
+    ),
+    "dpl": Method(
+        losses.debiased_pairwise, "pairwise", {"tau_plus": (0, 1, 2, 4)}, {"n_neg": 5}, n_pos=5,
+    ),
+}  # fmt: skip
+
+
+def points_of(method: Method) -> list[dict[str, float]]:
+    """Returns the points of the grid, and then those among which the estimates decide on beta."""
+    grid = train.grid(method.grid)
+    points = [
+        {name: float(grid[name][i]) for name in method.grid} for i in range(len(grid["seeds"]))
+    ]
+    if "alpha" not in method.grid:
+        return points
+    return points + [
+        {"tau_plus": 1.0, "alpha": _MEASURED, "beta": beta} for beta in method.grid["beta"]
+    ]
+
+
+def _measured(pos: Any, neg: Any, where: Any, hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """Replaces an alpha of :data:`_MEASURED` by its estimate."""
+    given, found = hyperparams["alpha"], tasks.alpha_from_batch(pos, neg, where, hyperparams)
+    return {"alpha": jnp.where(given == _MEASURED, found["alpha"], given)}
+
+
+def measure(split: data.Split, name: str, n_seeds: int, epochs: int | None = None) -> list[Row]:
+    """Trains all points of a loss; returns a row for the estimates, and one per seed."""
+    assert split.valid is not None
+    assert split.test is not None
+    method, density = METHODS[name], split.train.density
+    family = FAMILIES[method.family]
+    epochs = epochs or default_epochs(len(split.train))
+    points = points_of(method)
+    runs = train.grid({"point": range(len(points))}, range(n_seeds))
+    sweep = {
+        f"task.hyperparams.{key}": np.array([point[key] for point in points], np.float32)[
+            runs["point"]
+        ]
+        for key in points[0]
+    }
+    sweep["task.hyperparams.tau_plus"] *= np.float32(density)
+    fitted = tasks.fit_ranking(
+        split.train,
+        split.valid,
+        loss=method.loss,
+        encoder=partial(_matrix_factorization, family.similarity or "inner"),
+        **method.options,
+        optimizer=train.Optimizer(
+            family.training.lr, family.training.weight_decay, decay=0.0, schedule=train.cosine
+        ),
+        epochs=epochs,
+        stopping=tasks.Stopping(patience=epochs, eval_every=2, k=K),
+        options=tasks.RankingOptions(
+            n_pos=method.n_pos,
+            l2_target="rows",
+            hyperparam_estimator=_measured if "alpha" in method.grid else None,
+        ),
+        seeds=runs["seeds"],
+        sweep=sweep,
+    )
+    layout = metrics.eval_layout(data.union(split.train, split.valid), split.test)
+    test = np.array([mean_ndcg(fitted.tables(i), layout) for i in range(fitted.n_runs)])
+    valid = np.asarray(fitted.best_score)
+    third = next(entry for entry in fitted.history if entry["epoch"] >= epochs / 3)
+    early = np.asarray(third[f"valid_{METRIC}"])
+    rows = []
+    for seed in range(n_seeds):
+        own = np.flatnonzero(runs["seeds"] == seed)
+        grid, auto = _parts(method, points, runs["point"][own])
+        grid, auto = own[grid], own[auto]
+        chosen = auto[np.argmax(early[auto])]
+        searched, best = grid[np.argmax(valid[grid])], grid[np.argmax(test[grid])]
+        alpha = third["alpha"][chosen] if "alpha" in third else np.nan
+        rows.append({
+            "loss": name, "seed": seed, "epochs": epochs, "points": len(grid),
+            "tau_plus": density, "alpha": float(alpha),
+            "beta": points[runs["point"][chosen]].get("beta", np.nan),
+            METRIC: test[chosen], f"{METRIC}_searched": test[searched],
+            f"{METRIC}_best": test[best], f"{METRIC}_worst": test[grid].min(),
+            "searched": _shown(points[runs["point"][searched]]),
+            "best": _shown(points[runs["point"][best]]),
+            "regret_searched": 1 - test[chosen] / test[searched],
+            "regret_best": 1 - test[chosen] / test[best],
+            "cost": 1 + (len(auto) - 1) / 3,
+        })  # fmt: skip
+    return rows
+
+
+def _parts(
+    method: Method, points: list[dict[str, float]], place: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns masks of the runs of the grid, and of those among which the estimates decide."""
+    if "alpha" in method.grid:
+        measured = np.array([points[i]["alpha"] == _MEASURED for i in place])
+        return ~measured, measured
+    estimated = np.array([points[i]["tau_plus"] == 1 for i in place])
+    return np.ones(len(place), bool), estimated
+
+
+def _shown(point: dict[str, float]) -> str:
+    return " ".join(f"{name}={value:g}" for name, value in point.items())
+
+
+def _matrix_factorization(
+    similarity: models.Similarity, log: data.Interactions
+) -> models.MatrixFactorization:
+    return models.MatrixFactorization(log.n_users, log.n_items, DIM, similarity=similarity)
+
+
+def main() -> None:
+    """Trains the grid and the estimates of all losses on all datasets."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--data", type=Path, required=True, help="folder of the datasets")
+    arguments.add_argument(
+        "--datasets", nargs="+", choices=list(DATASETS),
+        default=["ml-100k-thin", "simulated-sparse", "simulated-dense", "ml-100k"],
+    )  # fmt: skip
+    arguments.add_argument("--losses", nargs="+", choices=list(METHODS), default=list(METHODS))
+    arguments.add_argument("--seeds", type=count, default=1)
+    arguments.add_argument("--epochs", type=count, help="by default those of recommend")
+    args = arguments.parse_args()
+    tune_compiler()
+    report = Report(args.out, "crl_jax", "jax", "jaxlib", "numpy", dim=DIM)
+    for name in args.datasets:
+        split = data.split_by_ratio(DATASETS[name](args.data), test=0.2, seed=0)
+        split = data.with_validation(split, valid=0.1, seed=0)
+        sizes = {"dataset": name, "interactions": len(split.train)}
+        for loss in args.losses:
+            rows = measure(split, loss, args.seeds, args.epochs)
+            report.add([{**sizes, **row} for row in rows])
+
+
+if __name__ == "__main__":
+    main()

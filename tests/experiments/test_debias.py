@@ -1,0 +1,86 @@
+"""``--debias auto``: what it searches, measures and refuses."""
+
+import json
+
+import numpy as np
+import pytest
+from _helpers.studies import history
+
+from benchmarks import debias
+from crl_jax import data, tasks
+from experiments._config import SCHEMA
+from experiments._ranking import estimator_of
+from experiments._recommend import Recommend
+from experiments._study_command import configure
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+def configured(flags):
+    config, _, _ = configure(Recommend(), ["--debias", "auto", *flags.split()])
+    Recommend().check(config)
+    return config
+
+
+@pytest.mark.parametrize("loss", ["bayesian", "hard", "debiased", "dpl"])
+def test_what_is_searched_and_measured(loss):
+    axes = SCHEMA.axes(configured(f"--loss {loss}"))
+    assert ("beta" in axes) == (loss in ("bayesian", "hard"))
+    assert not {"tau_plus", "alpha"} & axes.keys()
+    measured = estimator_of(configured(f"--loss {loss}"))
+    assert measured is (tasks.alpha_from_batch if loss == "bayesian" else None)
+
+
+def test_a_number_that_is_given_is_not_searched():
+    assert SCHEMA.axes(configured("--loss bayesian --beta 0.6")).keys() == {"temperature"}
+    assert SCHEMA.axes(configured("--loss bayesian --temperature 0.3")).keys() == {"beta"}
+    config, _, _ = configure(Recommend(), ["--loss", "bayesian"])
+    assert SCHEMA.axes(config).keys() == {"temperature"}
+    assert estimator_of(config) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--loss info_nce", "needs one of the losses"),
+        ("--loss auto", "needs one of the losses"),
+        ("--loss bayesian --alpha 0.8", "omit --alpha"),
+        ("--loss bayesian --sweep alpha=0.7,0.9", "omit --sweep alpha"),
+        ("--loss bayesian --tune 1", "omit --tune"),
+    ],
+)
+def test_refusals(flags, said):
+    with pytest.raises(ValueError, match=said):
+        configured(flags)
+
+
+def test_a_run(tmp_path, capsys):
+    log = data.simulate(n_users=40, n_items=50, n_exposed=40, seed=1).interactions
+    rows = [f"{u},{i}" for u, i in zip(log.users, log.items)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,item", *rows]))
+    flags = ["--data", str(tmp_path / "log.csv"), "--loss", "bayesian", "--debias", "auto",
+             "--temperature", "0.3", "--epochs", "4", "--dim", "8", "--baselines", "none",
+             "--out", str(tmp_path / "run")]  # fmt: skip
+    assert main(flags) == 0, capsys.readouterr().err
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert stored["protocol"]["debias"] == "auto"
+    assert 0 < stored["objective"]["tau_plus"] < 1
+    results = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert results["chosen"]["point"]["beta"] in (0.5, 0.7, 0.9)
+    assert all(0.5 <= np.min(entry["alpha"]) <= 0.99 for entry in history(tmp_path / "run"))
+
+
+def test_the_benchmark_of_the_regret():
+    log = data.simulate(n_users=40, n_items=50, n_exposed=40, seed=1).interactions
+    split = data.with_validation(data.split_by_ratio(log, test=0.2), valid=0.1)
+    (row,) = debias.measure(split, "bayesian", 1, epochs=6)
+    assert row["points"] == 12
+    assert 0.5 <= row["alpha"] <= 0.99
+    assert row["tau_plus"] == pytest.approx(split.train.density)
+    assert row["ndcg@20_worst"] <= row["ndcg@20_searched"] <= row["ndcg@20_best"]
+    assert row["regret_best"] >= row["regret_searched"]
+    assert row["cost"] == pytest.approx(5 / 3)
+    (row,) = debias.measure(split, "dpl", 1, epochs=2)
+    assert (row["points"], row["cost"]) == (4, 1)
+    assert "tau_plus=" in row["best"]
