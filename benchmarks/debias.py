@@ -140,11 +140,11 @@ def measure(split: data.Split, name: str, n_seeds: int, epochs: int | None = Non
             "beta": points[runs["point"][chosen]].get("beta", np.nan),
             METRIC: test[chosen], f"{METRIC}_searched": test[searched],
             f"{METRIC}_best": test[best], f"{METRIC}_worst": test[grid].min(),
-            "searched": _shown(points[runs["point"][searched]]),
-            "best": _shown(points[runs["point"][best]]),
             "regret_searched": 1 - test[chosen] / test[searched],
             "regret_best": 1 - test[chosen] / test[best],
             "cost": 1 + (len(auto) - 1) / 3,
+            **_of_point("searched", points[runs["point"][searched]]),
+            **_of_point("best", points[runs["point"][best]]),
         })  # fmt: skip
     return rows
 
@@ -160,8 +160,9 @@ def _parts(
     return np.ones(len(place), bool), estimated
 
 
-def _shown(point: dict[str, float]) -> str:
-    return " ".join(f"{name}={value:g}" for name, value in point.items())
+def _of_point(name: str, point: dict[str, float]) -> Row:
+    """Returns the numbers of a point of the grid, NaN for those that the loss does not take."""
+    return {f"{name}_{key}": point.get(key, np.nan) for key in ("tau_plus", "alpha", "beta")}
 
 
 def _matrix_factorization(

@@ -83,4 +83,5 @@ def test_the_benchmark_of_the_regret():
     assert row["cost"] == pytest.approx(5 / 3)
     (row,) = debias.measure(split, "dpl", 1, epochs=2)
     assert (row["points"], row["cost"]) == (4, 1)
-    assert "tau_plus=" in row["best"]
+    assert row["best_tau_plus"] in (0, 1, 2, 4)
+    assert np.isnan(row["best_beta"])
