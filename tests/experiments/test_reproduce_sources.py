@@ -99,14 +99,14 @@ def test_each_target_belongs_to_an_item():
 
 def test_items_are_selected_by_source_and_state():
     assert sources.select([]) == list(ITEMS)
-    of = sources.select(["4", "not", "implemented", "differs"])
+    of = sources.select(["4", "not", "run", "differs"])
     assert {(item.source, item.state) for item in of} == {
         ("4", "differs"),
-        ("4", "not implemented"),
+        ("4", "not run"),
     }
     sizes = [len(sources.select([*state.split()])) for state in sources.STATES]
     assert sum(sizes) == len(ITEMS)
-    assert sources.count(of) == f"{len(of)} items: {len(of) - 1} differs, 1 not implemented"
+    assert sources.count(of) == f"{len(of)} items: {len(of) - 1} differs, 1 not run"
     with raises(ValueError, match=r"targets, or some of 2, 3.*reproduced.*got '7'"):
         sources.select(["7"])
 
