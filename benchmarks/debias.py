@@ -31,7 +31,7 @@ from .defaults import DATASETS
 DIM, K = 32, 20
 METRIC = f"ndcg@{K}"
 _MEASURED = 0.5
-"""Value of alpha that stands for the estimate, so that one program trains all points."""
+"""Value of alpha that denotes the estimate, so that one program trains all points."""
 
 
 class Method(NamedTuple):

@@ -1,4 +1,4 @@
-"""All losses on one dataset: eight points with five seeds each, and tests against InfoNCE.
+"""Comparison of all losses on one dataset: eight points, five seeds, tests against InfoNCE.
 
 For each loss of the command line, the 40 runs of matrix factorisation are one program: trained
 together, and compared on validation data. The point with the best mean over the seeds is trained

@@ -59,7 +59,7 @@ METRICS = (
     *(f"{what}_{name}" for what in ("exposed", "cold", "cold_all") for name in _OF_USERS),
 )  # fmt: skip
 """Test metrics, in display order; those named exposed rank the items of the test part only, those
-named cold are of the items held out by ``--cold-items``."""
+named cold rank the items held out by ``--cold-items``."""
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
 

@@ -48,7 +48,7 @@ class TaskStudy(Study[C, P]):
           config: The configuration.
           but: Choice whose flags remain unchanged.
           **loss_defaults: Defaults of the data, such as ``tau_plus``, for hyper-parameters of the
-            loss that have none of their own.
+            loss without one.
         """
         swept = tuple(self.schema.axes(config))
         values = self.schema.settle(config)

@@ -161,7 +161,7 @@ def fit(
     loop = TrainingLoop(state, 0, [], 0.0, sharding=sharding)
     del state  # donated by the loop
     # Checkpoints may be resumed on other devices: the fingerprint is that of the program of one run
-    # on a single device, which JAX has traced already where runs train in turn.
+    # on a single device, which JAX has traced already where runs train sequentially.
     static = StaticInputs(dataclasses.replace(config, mesh=None), static.swept_paths, n_updates)
     # Shapes only, so that no arrays are kept alive.
     unpadded = jax.eval_shape(loop.unpadded_state)

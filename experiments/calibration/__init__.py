@@ -1,7 +1,7 @@
 """Calibration of false-negative posteriors on known truths: ``python -m experiments.calibration``.
 
-Each method predicts which unlabelled samples are positives, and labels tell how far its
-probabilities can be trusted.
+Each method predicts which unlabelled samples are positives, and labels measure the accuracy
+of its probabilities.
 """
 
 

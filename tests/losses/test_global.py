@@ -51,7 +51,7 @@ def test_large_scores_and_the_ends_of_gamma():
 
 
 def test_gradient_is_that_of_the_published_weights():
-    """Of the scores: exp(s/t) / (u N t), with u of this step; -1/t of the positive."""
+    """With respect to scores: exp(s/t) / (u N t), with u of this step; -1/t of the positive."""
     pos, neg, t = jnp.float32(RNG.normal(size=4)), NEG[0], 0.5
     log_u = quick.update_log_mean(jnp.zeros(4), neg, gamma=0.6, temperature=t)
 

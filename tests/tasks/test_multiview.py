@@ -16,7 +16,7 @@ REAL = jnp.array([True, True, True, False])
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_both_anchors_share_the_positives(labelled):
-    """Of three real examples: six anchors with two positives and four negatives each."""
+    """Three real examples: six anchors with two positives and four negatives each."""
     task = tasks.MultiView(LINEAR, Jitter(0.3), {"temperature": 0.5}, n_positives=2)
     data = jnp.asarray(POINTS)[INDICES]
     if labelled:

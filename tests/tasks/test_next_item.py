@@ -59,7 +59,7 @@ def test_windows_are_the_last_items():
 
 
 def test_negatives_are_uniform_over_their_items():
-    """Of the whole sequence, not only of its window."""
+    """Items unseen in the whole sequence, not only in its window."""
     unseen = batch_of(replace(TASK, n_neg=4000)).neg
     other = batch_of(replace(TASK, n_neg=4000, negatives="any")).neg
     assert unseen.shape == other.shape == (4, WINDOW, 4000)
@@ -168,7 +168,7 @@ def test_vectors_do_not_depend_on_blocks(variables):
 
 
 def test_the_engine_learns_chains_of_items():
-    """Of which popularity knows nothing; the history of a user determines the next item."""
+    """Popularity does not reveal them; the history of a user determines the next item."""
     log = data.simulate_sequences(n_users=300, n_items=30, length=10, noise=0.0)
     split = data.leave_one_out(data.item_sequences(log))
     task = NextItem(

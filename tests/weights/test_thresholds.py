@@ -39,7 +39,7 @@ def test_a_step_follows_the_formula():
 
 
 def test_batches_of_eight_find_the_quantiles_of_the_population():
-    """Those of their batches would be the maximum of eight scores at best."""
+    """Quantiles of single batches would be the maximum of eight scores at best."""
     rng = np.random.default_rng(1)
     population = np.stack([rng.normal(size=4000), rng.uniform(size=4000)]).astype(np.float32)
     steps = jnp.stack([population[:, i] for i in rng.integers(0, 4000, (3000, 8))])
