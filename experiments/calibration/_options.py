@@ -18,7 +18,7 @@ of images, and items of a user's own data that were exposed at random.
 
 Writes to the output directory: posteriors.csv (calibration error, Brier score and AUC by method and
 truth, mean and standard deviation over seeds), tau_plus.csv (estimates of the class prior),
-reliability.csv and calibration.png.
+calibration.csv, the reliability tables, and calibration.png.
 """
 
 

@@ -20,6 +20,7 @@ Posterior = Callable[[Scores, Float[Array, ""], Float[Array, ""]], Float[Array, 
 ``auc`` is the AUC of positives against true negatives, without labels: :func:`debiased_auc`."""
 _BINS = 20
 _BETA = 0.9
+_STRENGTH = 4.0
 
 
 class Method(NamedTuple):
@@ -96,6 +97,19 @@ def _hcl(scores: Scores, tau_plus: Array, auc: Array) -> Array:
     return _implied(weight, tau_plus)
 
 
+def _varbpr(scores: Scores, tau_plus: Array, auc: Array) -> Array:
+    """Probabilities implied by VarBPR's posterior over negatives, with its default strength."""
+    exponent = -scores.neg / (_STRENGTH * scores.temperature)
+    count = jnp.sum(scores.where, axis=-1, keepdims=True)
+    return _implied(count * jax.nn.softmax(exponent, axis=-1, where=scores.where), tau_plus)
+
+
+def _glofnd(scores: Scores, tau_plus: Array, auc: Array) -> Array:
+    """GloFND with converged thresholds: the share τ⁺ of an anchor's highest scores is false."""
+    own = stats.ecdf(scores.neg, where=scores.where)
+    return (own > 1 - tau_plus).astype(scores.neg.dtype)
+
+
 def _implied(weight: Array, tau_plus: Array) -> Array:
     """Probability of a false negative for which the weight is that of BCL without emphasis."""
     return 1 - jnp.minimum((1 - tau_plus) * weight, 1)
@@ -139,6 +153,8 @@ METHODS: Mapping[str, Method] = {
     "bcl_hard": Method(f"BCL weights, β = {_BETA}", jax.jit(_bcl_hard)),
     "dpl": Method("DPL, density ratio", jax.jit(_dpl)),
     "hcl": Method("HCL weights", jax.jit(_hcl)),
+    "varbpr": Method("VarBPR weights", jax.jit(_varbpr)),
+    "glofnd": Method("GloFND, top share τ⁺", jax.jit(_glofnd)),
     "oracle": Method("oracle", _oracle),
 }
 """Methods by name, in the order of tables and figures."""

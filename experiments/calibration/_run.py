@@ -25,7 +25,10 @@ from ._posteriors import METHODS
 from ._truths import available
 
 _COLUMNS = 3
-_COLOURS = ("0.6", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#882255")
+_COLOURS = (
+    "0.6", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#882255", "#AA4499",
+    "#117733",
+)  # fmt: skip
 """Colours of all methods but the oracle, which is black."""
 _SMALLEST = 1e-4
 """Smallest probability that the figure shows."""
