@@ -112,7 +112,7 @@ def test_examples_of_a_package_run(package, tmp_path, monkeypatch, capsys):
             vectors = ["vectors.npz", "vectors.parquet", "vectors.safetensors"]
             assert written == ["ease.npz", "runs", *vectors]
             assert isinstance(names["baseline"], serving.BaselineRecommender)
-            assert len(capsys.readouterr().out.splitlines()) == 2
+            assert len(capsys.readouterr().out.splitlines()) == 3
             assert len(names["everyone"]) == names["log"].n_users
             assert set(names["few"].items[0].tolist()) <= {*range(100, 120), -1}
             assert not {7, 8} & set(names["some"].items.ravel().tolist())

@@ -146,7 +146,7 @@ def simulate_sequences(
       ValueError: If an argument is out of range.
 
     >>> simulate_sequences(n_users=10, n_items=20, length=5)
-    Interactions(10 users, 20 items, 50 interactions)
+    Interactions(10 users, 20 items, 50 interactions, timestamps)
     """
     if length > n_items:
         raise ValueError(f"`length` must be at most `n_items` {n_items}, got {length}.")

@@ -150,7 +150,7 @@ class Sequences(TaskStudy[Config, Problem]):
         source = config.source
         if Path(source.data).exists():  # otherwise the name of a dataset
             source = absolute(source, "data", but=("simulated",))
-        return self.complete_entries(replace(config, source=source), UNKNOWN_SHARE)
+        return self.complete_entries(replace(config, source=source), tau_plus=UNKNOWN_SHARE)
 
     def task(
         self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]

@@ -11,7 +11,7 @@ from _helpers.refusals import raises
 from _helpers.reproduction import read_csv, write_dataset
 from sklearn.metrics import roc_auc_score
 
-from crl_jax import data, models
+from crl_jax import data, models, train
 from crl_jax.data import Interactions
 from experiments.objectives import popular_and_not
 from experiments.reproduce import chapter_3, cost, main, store
@@ -116,10 +116,15 @@ def test_the_time_of_a_table_is_estimated(folder, tmp_path, table, monkeypatch, 
     """Each measured epoch includes an EM round of the confidence, so that the time is a bound."""
     rounds = {}
 
-    def fit(method, part, *, epochs, **_):
+    def fit(method, part, *, epochs, hooks, **_):
         estimator = method.estimator(part)
         rounds[method.label] = None if estimator is None else estimator.every
-        return SimpleNamespace(history=[{"seconds": float(n)} for n in range(1, epochs + 1)])
+        history = [{"seconds": float(n)} for n in range(1, epochs + 1)]
+        loop = train.TrainingLoop(None, epochs, history, float(epochs))
+        for hook in hooks:
+            for _ in loop.history:
+                hook.on_report(loop)
+        return loop
 
     monkeypatch.setattr(cost, "fit_minibatch", fit)
     monkeypatch.setattr(cost, "_validation", lambda *_: 0.5)
@@ -258,7 +263,7 @@ def test_data_without_ratings_are_refused(tmp_path, capsys):
     (tmp_path / "log.csv").write_text("user,item\n1,2\n1,3\n2,3\n")
     path = str(tmp_path / "log.csv")
     assert main(["table-3.3", "--data", path, "--out", str(tmp_path / "o")]) == 2
-    assert "must have ratings" in " ".join(capsys.readouterr().err.split())
+    assert "has no ratings" in " ".join(capsys.readouterr().err.split())
     assert main(["table-3.3", "--data", path, "--test-rating", "3", "--out", str(tmp_path)]) == 2
     assert "needs a test part with ratings" in " ".join(capsys.readouterr().err.split())
 

@@ -7,6 +7,7 @@ import pytest
 from _helpers.commands import reproduction
 from _helpers.reproduction import read_csv, write_dataset
 from PIL import Image
+from rich.console import Console
 
 from experiments.reproduce import contrastive
 from experiments.reproduce.data import load_cut, load_parts, load_rated
@@ -64,9 +65,9 @@ def test_yahoo_is_restricted_to_the_users_with_random_songs(datasets):
     assert original(cut.train) | original(cut.test) == train | test
     assert len(cut.test) == round(0.2 * len(train | test))
     options = SimpleNamespace(data=folder, test_rating=3.0, splits=1)
-    (parts,) = load_parts(options, None)
+    (parts,) = load_parts(options, Console(quiet=True))
     assert original(parts.train) == original(cut.train)
-    (rated,) = load_rated(options, None)
+    (rated,) = load_rated(options, Console(quiet=True))
     assert original(rated.train) == train
     assert original(rated.test) == pairs_of(datasets, "test", least=3) - train
     assert rated.test.ratings.min() >= 3

@@ -648,8 +648,12 @@ def test_flags_of_the_page_are_all_of_them(of):
     known = {*of.new_study.schema.flags.values(), "--config", "--help"}
     known |= {flag(name) for name in of.of("_embed").EmbedOptions.__dataclass_fields__}
     known |= {"--recipe"} if of.new_study.recipes else set()
-    left_out = {"--queue", "--momentum", "--clusters", "--warm-up-epochs", "--first-features",
-                "--min-score", "--config"}  # fmt: skip
+    left_out = {
+        "--queue", "--momentum", "--clusters", "--warm-up-epochs", "--first-features",
+        "--min-score", "--config", "--mu", "--sigma", "--inclusion", "--repulsion", "--gamma",
+        "--positive-views", "--pos-scale", "--neg-scale", "--false-negative-share",
+        "--threshold-rate",
+    }  # fmt: skip
     found = flags_of(page_of(of.module))
     assert found <= known
     assert known - found <= (left_out if of.name == "images" else set())
