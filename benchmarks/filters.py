@@ -1,0 +1,73 @@
+"""Recall and NDCG of training-free graph filters on the standard splits of Gowalla and Yelp2018.
+
+The filters have the hyper-parameters of their published code. They are fitted to the training part
+and evaluated once on the test part, in minutes on one CPU core.
+
+    python -m benchmarks.filters --data DATASETS --datasets gowalla
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+
+from crl_jax import baselines, data, metrics
+
+from ._report import RESULTS, Row, environment
+from ._runs import record, show
+
+METRICS = ("recall@20", "ndcg@20")
+_CHEBY = "Kim et al., 2025"
+
+
+def models(dataset: str) -> Mapping[str, tuple[baselines.Baseline, Row]]:
+    """Returns the filters by name, with the published metrics on this dataset and their source."""
+    gfcf = baselines.GFCF(rank=256, weight=0.3)
+    if dataset != "gowalla":
+        return {"GF-CF": (gfcf, {})}
+    cheby = baselines.ChebyCF(order=8, flatness=1.5, rank=512, weight=0.2, power=0.4)
+    return {
+        "GF-CF": (gfcf, _published(0.1850, 0.1518, _CHEBY)),
+        "ChebyCF": (cheby, _published(0.1941, 0.1616, _CHEBY)),
+    }
+
+
+def _published(recall: float, ndcg: float, source: str) -> Row:
+    values = dict(zip((f"{name}_published" for name in METRICS), (recall, ndcg), strict=True))
+    return {**values, "source": source}
+
+
+def measure(split: data.Split, model: baselines.Baseline) -> Row:
+    """Fits a filter, and returns its test metrics and the processor time."""
+    assert split.test is not None
+    began = process_time()
+    layout = metrics.eval_layout(split.train, split.test)
+    lists, _ = model.fit(split.train).recommend(layout.users, 20)
+    values = metrics.evaluate_lists(lists, layout, ks=(20,))
+    means = {name: float(np.mean(values[name])) for name in METRICS}
+    return {**means, "cpu_seconds": round(process_time() - began, 1)}
+
+
+def main() -> None:
+    """Evaluates the filters."""
+    parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the datasets' folders")
+    parser.add_argument("--datasets", nargs="+", choices=("gowalla", "yelp2018"),
+                        default=["gowalla", "yelp2018"])  # fmt: skip
+    parser.add_argument("--out", type=Path, default=RESULTS / "standard" / "filters.csv")
+    args = parser.parse_args()
+    about, keys = environment("crl_jax", "jax", "numpy", "scipy"), ("dataset", "model")
+    for dataset in args.datasets:
+        split = data.load(args.data / dataset)
+        assert isinstance(split, data.Split)
+        for name, (model, published) in models(dataset).items():
+            row = {"dataset": dataset, "model": name, "settings": repr(model)}
+            row |= {**measure(split, model), **published}
+            record(args.out, [row], keys, about)
+            show([row], (*keys, *METRICS, "cpu_seconds"))
+
+
+if __name__ == "__main__":
+    main()

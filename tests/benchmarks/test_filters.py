@@ -1,0 +1,31 @@
+"""Test metrics of a training-free filter, and its published ones."""
+
+import numpy as np
+import pytest
+
+from benchmarks import filters
+from crl_jax import baselines, data
+
+
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+def test_metrics_are_those_of_the_test_part():
+    log = data.simulate(n_users=40, n_items=60, n_exposed=30, seed=1).interactions
+    split = data.split_by_ratio(log, test=0.2, seed=0)
+    model = baselines.Popularity()
+    found = filters.measure(split, model)
+    recalls = []
+    for user in np.unique(split.test.users):
+        seen = split.train.items[split.train.users == user]
+        wanted = split.test.items[split.test.users == user]
+        scores = np.where(np.isin(np.arange(60), seen), -1, split.train.item_counts)
+        top = np.argsort(-scores, kind="stable")[:20]
+        recalls.append(np.isin(wanted, top).mean())
+    assert found["recall@20"] == pytest.approx(np.mean(recalls), rel=1e-5)
+    assert 0 < found["ndcg@20"] < 1
+
+
+def test_published_metrics_belong_to_gowalla():
+    assert {"recall@20_published", "ndcg@20_published"} <= filters.models("gowalla")["ChebyCF"][
+        1
+    ].keys()
+    assert list(filters.models("yelp2018")) == ["GF-CF"]
