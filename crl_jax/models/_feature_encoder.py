@@ -93,8 +93,11 @@ class FeatureEncoder(Encoder):
         for stream, name in ((2, "user_features"), (4, "item_features")):
             features: Features | None = getattr(self, name)
             if features is not None:
+                # Initializers of older JAX divide by the number of rows.
                 params[name] = {
                     part: self.initializer(jax.random.fold_in(key, stream + i), (n, self.dim))
+                    if n
+                    else jnp.zeros((0, self.dim))
                     for i, (part, n) in enumerate(
                         (("dense", features.n_dense), ("categories", features.n_categories))
                     )
