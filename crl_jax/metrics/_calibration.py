@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_count, check_shape
-from .._floats import at_least_float32
+from .._checks import check_count
 from .._hyperparams import check_arguments
+from .._labelled import flatten_labelled, reliability
 from .._reduce import masked_mean
 from .._search import count_below
 from ..weights import Calibration
@@ -57,7 +57,7 @@ def equal_mass_calibration(
     [0.15 0.85] [0.  0.5] 0.25
     """
     check_count("bins", bins)
-    p, y, keep = _flat(probability, label, where)
+    p, y, keep = flatten_labelled(probability, "label", label, where)
     n = jnp.sum(keep, dtype=jnp.int32)
     counted = jnp.where(keep, p, jnp.nan)
     # Twice the average rank, minus 1: an integer in 1 … 2n - 1.
@@ -67,14 +67,7 @@ def equal_mass_calibration(
     whole, rest = 2 * n // bins, 2 * n % bins
     starts = whole * b + -(-rest * b // bins)
     place = jnp.sum(rank[None] >= starts[:, None], axis=0)
-    inside = keep[None] & (place[None] == jnp.arange(bins)[:, None])
-    count, predicted, actual, excess = (
-        jnp.sum(jnp.where(inside, values[None], 0), axis=1)
-        for values in (jnp.ones_like(p), p, y, p - y)
-    )
-    some = jnp.maximum(count, 1)
-    error = jnp.sum(jnp.abs(excess)) / jnp.maximum(n, 1).astype(p.dtype)
-    return Calibration(predicted / some, actual / some, count, error)
+    return Calibration(*reliability(place, p, y, keep, bins))
 
 
 @check_arguments
@@ -106,17 +99,5 @@ def brier_score(
     >>> print(brier_score(jnp.array([0.5, 1.0]), jnp.array([True, True])))
     0.125
     """
-    p, y, keep = _flat(probability, label, where)
+    p, y, keep = flatten_labelled(probability, "label", label, where)
     return masked_mean((p - y) ** 2, where=keep)
-
-
-def _flat(
-    probability: Array, label: Array, where: Array | None
-) -> tuple[Float[Array, "n"], Float[Array, "n"], Bool[Array, "n"]]:
-    """Flattens probabilities (0 where masked), labels (0 or 1) and the mask."""
-    check_shape("label", label, probability.shape)
-    check_shape("where", where, probability.shape)
-    (probability,) = at_least_float32(probability)
-    keep = jnp.ones(probability.shape, bool) if where is None else where
-    probability = jnp.where(keep, probability, 0)
-    return probability.ravel(), label.ravel().astype(probability.dtype), keep.ravel()

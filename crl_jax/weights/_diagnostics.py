@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_count, check_shape
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments
+from .._labelled import flatten_labelled, reliability
 from .._reduce import masked_mean
 from .._scaling import row_scale
 from .._search import count_below
@@ -67,16 +68,9 @@ def posterior_calibration(
     [0.2  0.85] [0.5 1. ] [2. 2.] 0.225
     """
     check_count("bins", bins)
-    p, y, keep = _flat(posterior, is_true, where)
+    p, y, keep = flatten_labelled(posterior, "is_true", is_true, where)
     place = jnp.clip(jnp.floor(jnp.where(jnp.isnan(p), 0, p) * bins), 0, bins - 1)
-    inside = keep[None] & (place[None] == jnp.arange(bins, dtype=p.dtype)[:, None])
-    count, predicted, actual = (
-        jnp.sum(jnp.where(inside, values[None], 0), axis=1) for values in (jnp.ones_like(p), p, y)
-    )
-    some = jnp.maximum(count, 1)
-    predicted, actual = predicted / some, actual / some
-    error = jnp.sum(count * jnp.abs(predicted - actual)) / jnp.maximum(jnp.sum(count), 1)
-    return Calibration(predicted, actual, count, error)
+    return Calibration(*reliability(place, p, y, keep, bins))
 
 
 @check_arguments
@@ -109,7 +103,7 @@ def weights_auc(
     >>> print(f"{weights_auc(w, true):.3f}")
     0.667
     """
-    w, y, keep = _flat(weights, is_true, where)
+    w, y, keep = flatten_labelled(weights, "is_true", is_true, where)
     true, false = keep & (y > 0), keep & (y == 0)
     # Counts among true negatives only: ranks among all samples lose precision if these are few.
     others = jnp.where(true, w, jnp.nan)
@@ -146,7 +140,7 @@ def false_negative_share(
     >>> print(false_negative_share(jnp.array([1.5, 0.5]), jnp.array([True, False])))
     0.25
     """
-    w, y, keep = _flat(weights, is_true, where)
+    w, y, keep = flatten_labelled(weights, "is_true", is_true, where)
     w = jnp.where(keep, w, 0)
     w = w / row_scale(w)
     total = jnp.sum(w)
@@ -234,15 +228,3 @@ def posterior_by_label(
     keep = jnp.ones(posterior.shape, bool) if where is None else where
     true, false = (masked_mean(posterior, where=keep & side) for side in (is_true, ~is_true))
     return PosteriorByLabel(true, false)
-
-
-def _flat(
-    values: Array, is_true: Array, where: Array | None
-) -> tuple[Float[Array, "n"], Float[Array, "n"], Bool[Array, "n"]]:
-    """Flattens values (0 where masked), labels (1 for true negatives) and the mask."""
-    check_shape("is_true", is_true, values.shape)
-    check_shape("where", where, values.shape)
-    (values,) = at_least_float32(values)
-    keep = jnp.ones(values.shape, bool) if where is None else where
-    values = jnp.where(keep, values, 0)
-    return values.ravel(), is_true.ravel().astype(values.dtype), keep.ravel()
