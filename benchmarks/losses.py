@@ -10,22 +10,19 @@ one, the learning rate of others. Completed losses are not repeated.
 """
 
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
-from crl_jax import metrics
-from experiments._saved import load_model, scored
 from experiments.objectives import OBJECTIVES
-from experiments.reproduce.outcomes import holm
 from experiments.start import family_of
 
-from ._report import RESULTS, Row, count, environment, write_csv
+from ._report import RESULTS, count, environment, write_csv
 from ._runs import per_seed, read_json, run, scores, show
+from ._significance import MAIN as METRIC
+from ._significance import compare_with, per_user
 
-METRIC = "ndcg@20"
 PLAIN = "info_nce"
 """Loss that the others are tested against."""
 POINTS: Mapping[str, tuple[float, ...]] = {
@@ -40,39 +37,6 @@ LOSSES = tuple(name for name, entry in OBJECTIVES.items() if not entry.candidate
 def searched(loss: str) -> str:
     """Returns the name of the number that is searched for a loss."""
     return next(iter(family_of(loss, None, None).search), "lr")
-
-
-def per_user(folder: Path) -> np.ndarray:
-    """Computes the test NDCG@20 of every user, averaged over the seeds of a run."""
-    model = load_model(folder)
-    layout = metrics.eval_layout(model.known, model.test)
-    values = [
-        metrics.evaluate(*scored(model.of_seed(i)), layout, ks=(20,), auc=False)[METRIC]
-        for i in range(model.n_seeds)
-    ]
-    return np.mean(values, axis=0)
-
-
-def compare(rows: list[Row], seeds: Sequence[np.ndarray], users: Sequence[np.ndarray]) -> None:
-    """Adds to each row the difference to the plain loss, and p-values.
-
-    ``p_seeds`` is of Welch's t-test over seeds, ``p_users`` of a paired t-test over users, each
-    averaged over seeds. Both are two-sided, and adjusted by Holm's method over all losses.
-
-    Args:
-      rows: The rows, of which one is that of the plain loss.
-      seeds: The metric of each seed, for each row.
-      users: The metric of each user, for each row.
-    """
-    plain = next(i for i, row in enumerate(rows) if row["loss"] == PLAIN)
-    others = [i for i in range(len(rows)) if i != plain]
-    by_seeds = holm([
-        stats.ttest_ind(seeds[i], seeds[plain], equal_var=False).pvalue for i in others
-    ])  # fmt: skip
-    by_users = holm([stats.ttest_rel(users[i], users[plain]).pvalue for i in others])
-    for i, p_seeds, p_users in zip(others, by_seeds, by_users, strict=True):
-        gain = rows[i][METRIC] - rows[plain][METRIC]
-        rows[i] |= {"gain": gain, "p_seeds": p_seeds, "p_users": p_users}
 
 
 def main() -> None:
@@ -104,8 +68,8 @@ def main() -> None:
             "seconds": found["seconds"],
         })  # fmt: skip
         seeds.append(of_seeds)
-        users.append(per_user(folder))
-    compare(rows, seeds, users)
+        users.append(per_user([folder]))
+    compare_with(0, rows, seeds, users)
     rows.sort(key=lambda row: -row[METRIC])
     write_csv(
         args.out, [{**row, **environment("crl_jax", "jax", "jaxlib", "numpy")} for row in rows]

@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
-from crl_jax import metrics, models
-from experiments._saved import load_model
 from experiments.recipes import RECIPES
-from experiments.reproduce.outcomes import holm
 
 from ._report import RESULTS, Row, count, environment
 from ._runs import read_json, record, run, scores, show
+from ._significance import MAIN, compare_with, per_user
 
-MAIN = "ndcg@20"
 METRICS = ("recall@20", MAIN)
 LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl")
 PLAIN = "info_nce"
@@ -52,18 +48,6 @@ PUBLISHED = {
 def recipe_of(dataset: str, encoder: str, loss: str) -> str:
     """Returns the name of a recipe."""
     return "-".join((dataset, *(() if encoder == "mf" else (encoder,)), loss))
-
-
-def per_user(folders: Sequence[Path]) -> np.ndarray:
-    """Computes NDCG@20 of every user, averaged over runs."""
-    found = []
-    for folder in folders:
-        model = load_model(folder)
-        tables = model.of_seed(0)
-        plan = metrics.eval_layout(model.known, model.test)
-        values = metrics.evaluate(models.inner_scores, tables, plan, ks=(20,), auc=False)
-        found.append(np.asarray(values[MAIN]))
-    return np.mean(found, axis=0)
 
 
 class Trained(NamedTuple):
@@ -99,28 +83,17 @@ def collect(dataset: str, encoder: str, loss: str, folders: list[Path]) -> Train
 def compare(trained: Sequence[Trained]) -> None:
     """Adds to each row a comparison of its loss with the plain one, trained in the same way.
 
-    ``gain`` is the difference of NDCG@20; ``p_seeds`` comes from Welch's t-test over seeds,
-    ``p_users`` from a paired t-test over users, each averaged over seeds. Both are two-sided and
-    adjusted by Holm's method for the losses that are compared with the same baseline.
+    See :func:`compare_with`; p-values are adjusted for the losses with the same plain one.
     """
     for plain in trained:
         if plain.row["loss"] != PLAIN:
             continue
         others = [one for one in trained if one is not plain and _alike(one, plain)]
-        if not others:
-            continue
-        first, users = _of_seeds(plain), per_user(plain.folders)
-        tests = {
-            "p_seeds": [
-                stats.ttest_ind(_of_seeds(one), first, equal_var=False).pvalue for one in others
-            ],
-            "p_users": [stats.ttest_rel(per_user(one.folders), users).pvalue for one in others],
-        }
-        for one in others:
-            one.row["gain"] = one.row[MAIN] - plain.row[MAIN]
-        for kind, found in tests.items():
-            for one, p in zip(others, holm(found), strict=True):
-                one.row[kind] = p
+        if others:
+            group = [plain, *others]
+            seeds = [np.array([row[MAIN] for row in one.scores]) for one in group]
+            users = [per_user(one.folders) for one in group]
+            compare_with(0, [one.row for one in group], seeds, users)
 
 
 def _alike(one: Trained, other: Trained) -> bool:
@@ -133,10 +106,6 @@ def _alike(one: Trained, other: Trained) -> bool:
         return [each.row["dataset"], each.row["encoder"], valid, negatives, parts]
 
     return but_loss(one) == but_loss(other)
-
-
-def _of_seeds(one: Trained) -> list[float]:
-    return [of_seed[MAIN] for of_seed in one.scores]
 
 
 def main() -> None:
