@@ -197,6 +197,10 @@ def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
 
 # Unlike cosines, inner products are unbounded below; few of those seen in training are lower.
 _INNER = {"min_score": -5.0}
+_COSINES: Mapping[str, Any] = {
+    "defaults": {"temperature": 0.2}, "n_neg": 50, "similarity": "cosine",
+}  # fmt: skip
+"""Settings of softmax losses that are published for cosines."""
 _CHOSEN: Mapping[str, Objective] = {
     "bpr": Objective(loss=losses.bpr, n_neg=1, start="bpr"),
     "bce": Objective(loss=losses.bce, n_neg=1, start="bpr"),
@@ -223,36 +227,10 @@ _CHOSEN: Mapping[str, Objective] = {
     "bayesian": Objective(
         loss=losses.bayesian_contrastive, defaults={"tau_plus": None}, start="softmax"
     ),
-    "bsl": Objective(
-        loss=losses.bilateral_softmax,
-        defaults={"temperature": 0.2},
-        n_neg=50,
-        n_pos=0,
-        similarity="cosine",
-        start="softmax",
-    ),
-    "adnce": Objective(
-        loss=losses.adjusted_contrastive,
-        defaults={"temperature": 0.2},
-        n_neg=50,
-        similarity="cosine",
-        start="softmax",
-    ),
-    "attention": Objective(
-        loss=losses.attention_contrastive,
-        defaults={"temperature": 0.2},
-        n_neg=50,
-        n_pos=3,
-        similarity="cosine",
-        start="cosine",
-    ),
-    "info_nce_plus": Objective(
-        loss=losses.info_nce_plus,
-        defaults={"temperature": 0.2},
-        n_neg=50,
-        similarity="cosine",
-        start="softmax",
-    ),
+    "bsl": Objective(loss=losses.bilateral_softmax, n_pos=0, start="softmax", **_COSINES),
+    "adnce": Objective(loss=losses.adjusted_contrastive, start="softmax", **_COSINES),
+    "attention": Objective(loss=losses.attention_contrastive, n_pos=3, start="cosine", **_COSINES),
+    "info_nce_plus": Objective(loss=losses.info_nce_plus, start="softmax", **_COSINES),
     "debiased_ccl": Objective(
         loss=losses.debiased_cosine_contrastive,
         defaults={"tau_plus": None},

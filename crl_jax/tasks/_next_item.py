@@ -144,7 +144,7 @@ class NextItem(Task):
                 rows=self.tile, **self.hyperparams,
             )  # fmt: skip
             return loss, (variables, {})
-        # Users who have seen all items have no unseen ones.
+        # No item is unseen by users of the whole catalogue.
         where = valid[..., None] & (batch.neg < self.n_items)
         neg_items = jnp.minimum(batch.neg, self.n_items - 1)
         pos = _scores(hidden, jnp.take(vectors, targets[..., None], axis=0))[..., 0]

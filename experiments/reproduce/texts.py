@@ -134,7 +134,7 @@ def _note(options: Options) -> str:
         f"are means of classes. {f'{n:,} texts' if n else 'All training texts'}, "
         f"{config.source.length} tokens, batches of {of.batch_size}; fine-tuning for "
         f"{of.fine_tune_epochs} epochs with a hidden layer of {of.fine_tune_hidden}. The published "
-        "numbers are of other data, titles of articles of 10 types, and of BERT."
+        "numbers come from other data, titles of articles of 10 types, and from BERT."
     )
 
 
