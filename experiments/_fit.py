@@ -45,6 +45,8 @@ class Fit(Recommend):
         given += [f"--sweep {name}" for name in swept if not name.startswith(PREFIX)]
         if protocol.tune is not None:
             given.append(f"--tune {protocol.tune:g}")
+        if protocol.blend > 1:
+            given.append(f"--blend {protocol.blend}")
         if protocol.search != "grid":
             given.append(f"--search {protocol.search}")
         if given:
@@ -192,11 +194,14 @@ def with_baselines(
     study, began = Fit(), time.perf_counter()
     feasible = {type(each) for each in cheap(problem.train).values()}
     points, scores, epochs = [*trained.points], trained.choice.scores, trained.choice.best_epochs
-    best, best_config, best_score = trained.choice, trained.config, np.nanmax(scores)
+    best, best_config, blend = trained.choice, trained.config, trained.blend
+    best_score = np.nanmax(scores)
     for model, sweep in COMPETITORS.items():
         if MODELS[model].source not in feasible:
             continue
-        protocol = replace(config.protocol, sweep=sweep, search_seeds=1, tune=None, search="grid")
+        protocol = replace(
+            config.protocol, sweep=sweep, search_seeds=1, tune=None, search="grid", blend=1
+        )
         encoding = EncoderOptions(model=model)
         own = replace(
             Config(), source=config.source, encoding=encoding, protocol=protocol,
@@ -207,10 +212,11 @@ def with_baselines(
         choice = found.choice
         if choice.score > best_score:
             best, best_config = replace(choice, point=choice.point + len(points)), own
+            blend = ()
             best_score = choice.score
         points += [{"model": model, **point} for point in found.points]
         scores = np.concatenate([scores, choice.scores])
         epochs = np.concatenate([epochs, choice.best_epochs])
     best = replace(best, scores=scores, best_epochs=epochs)
     said = f"{trained.said}; fitted baselines in {time.perf_counter() - began:.0f} s"
-    return SearchResult(points, best, config=best_config, said=said)
+    return SearchResult(points, best, config=best_config, said=said, blend=blend)

@@ -190,6 +190,10 @@ class ProtocolOptions(_study_options.SeedOptions):
     tune: Annotated[float | None, NOT_NEGATIVE] = field(default=None, metadata={WAS: None})
     """Minutes of a search for the hyper-parameters that no flag sets, by halving on validation
     data; 0 for no search. By default a short search, of one hyper-parameter."""
+    blend: Annotated[int, Range(1, 100)] = field(default=1, metadata={WAS: 1})
+    """Number of models whose standardised scores are summed: the best of several kinds of losses
+    and encoders that --loss auto tries, as far as their validation scores are within 20 % of the
+    best. By default 4 with --tune, otherwise 1."""
     keep: tuple[str, ...] = field(default=(), metadata={WAS: ()})
     """Names of the flags that --tune does not search; by default those that are given."""
     final_training: Literal["train", "train+valid", "all"] = "train+valid"

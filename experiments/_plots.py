@@ -65,7 +65,8 @@ def curves(
         for axes, name in zip(panels, names, strict=True):
             _draw_search(axes, search, name, points, choice, learned["search"])
     for phase, style in _AGAIN.items():
-        entries = [entry for entry in history if entry["phase"] == phase]
+        # Of several models, which are blended, that of the selected point.
+        entries = [e for e in history if e["phase"] == phase and not e.get("run")]
         if entries:
             values = np.array([entry["loss"] for entry in entries], float)
             label = f"{phase}: {learned[phase]}"

@@ -112,9 +112,12 @@ def train_points(
 
 def train_runs(
     config: Config, problem: Problem, phase: str, numbers: dict[str, Any], path: Path,
-    on_entry: OnEntry, stop_at: int | None = None,
+    on_entry: OnEntry, stop_at: int | None = None, place: int = 0,
 ) -> tasks.RankingResult:  # fmt: skip
-    """Trains runs with these seeds and swept numbers in parallel on the data of a phase."""
+    """Trains runs with these seeds and swept numbers in parallel on the data of a phase.
+
+    ``place`` is that of the training among those of the phase, from 0.
+    """
     options, protocol, objective = config.training, config.protocol, objective_of(config)
     part, valid = problem.train, problem.valid
     if phase != "search":
@@ -128,7 +131,7 @@ def train_runs(
         batches = tasks.host_interactions(part, batch_size, seed=protocol.seed)
     numbers = scaled_rates(config, numbers)
     epochs = numbers.get("epochs", options.epochs)
-    runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)))
+    runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)), place)
     with spoken(test="the validation part", train="the training part"):
         return tasks.fit_ranking(
             part,

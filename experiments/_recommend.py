@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from crl_jax import losses, metrics, samplers, serving, tasks, train
+from crl_jax import losses, metrics, models, samplers, serving, tasks, train
 from crl_jax.models import Tables
 
 from . import _baselines as baselines
@@ -42,7 +42,7 @@ from ._registry import filled
 from ._rundir import write_csv
 from ._saved import RECOMMENDER, Learned, Model, save_model, scored
 from ._screen import cell, of_seeds
-from ._study import Evaluation, OnEntry, SearchResult, Study, no_finite_score, no_search
+from ._study import Evaluation, Member, OnEntry, SearchResult, Study, no_finite_score, no_search
 from ._tuning import PHASE as TUNE
 from ._tuning import Space, tune
 from ._update import choose_optimizer_mode
@@ -50,7 +50,7 @@ from .fitted import BEST, COMPETITORS, MODELS, TRAINED, settle_model
 from .objectives import OBJECTIVES
 from .presets import auto_batch_size, preset_of
 from .recipes import RECIPES
-from .start import AUTO, default_batch_size, searched, spaces, start
+from .start import AUTO, default_batch_size, kind_of, searched, spaces, start
 
 BASELINES, COLD = "baselines.csv", "cold_baselines.csv"
 _OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
@@ -133,6 +133,8 @@ class Recommend(Study[Config, Problem]):
             )
         if config.protocol.debias == "auto":
             _check_debias(config)
+        if config.protocol.blend > 1:
+            _check_blend(config)
         for each, _ in _spaces(config):
             self._check_one(each)
 
@@ -273,7 +275,7 @@ class Recommend(Study[Config, Problem]):
         if _halves(config):
             found = [self._space(each, names, problem) for each, names in _spaces(config, problem)]
             fit = partial(train_points, problem)
-            tuned = tune(found, fit, checkpoints, on_entry, on_stage)
+            tuned = _served(tune(found, fit, checkpoints, on_entry, on_stage))
             if config.encoding.model != BEST:
                 return tuned
             from ._fit import with_baselines  # inherits from this class
@@ -302,18 +304,30 @@ class Recommend(Study[Config, Problem]):
         self, config: Config, problem: Problem, phase: str, searched: SearchResult,
         checkpoints: Path, on_entry: OnEntry, on_stage: OnStage,
     ) -> Iterator[list[Any]]:  # fmt: skip
-        """Trains all seeds in parallel, for the selected number of epochs."""
+        """Trains all seeds in parallel, for the selected number of epochs.
+
+        Models of a blend are trained one after the other.
+        """
         if phase == "final" and searched.models is not None:
             yield searched.models
             return
-        protocol = config.protocol
-        numbers: dict[str, Any] = {n: np.float32(searched.point[n]) for n in swept_names(config)}
-        numbers["seeds"] = np.arange(protocol.seed, protocol.seed + protocol.seeds)
-        on_stage(f"{phase}: compiling and first epoch")
-        epochs = searched.choice.epochs
-        path = checkpoints / f"{phase}.npz"
-        fitted = train_runs(config, problem, phase, numbers, path, on_entry, stop_at=epochs)
-        yield [gathered(tables_of(fitted, i)) for i in range(fitted.n_runs)]
+        choice, protocol, found = searched.choice, config.protocol, []
+        members = searched.blend or (Member(config, choice.point, choice.epochs),)
+        for place, (own, point, epochs) in enumerate(members):
+            values = searched.points[point]
+            numbers: dict[str, Any] = {name: np.float32(values[name]) for name in swept_names(own)}
+            numbers["seeds"] = np.arange(protocol.seed, protocol.seed + protocol.seeds)
+            which = f" model {place + 1} of {len(members)}" if len(members) > 1 else ""
+            on_stage(f"{phase}{which}: compiling and first epoch")
+            path = checkpoints / (f"{phase}-{place}.npz" if place else f"{phase}.npz")
+            fitted = train_runs(
+                own, problem, phase, numbers, path, on_entry, stop_at=epochs, place=place
+            )
+            found.append([gathered(tables_of(fitted, i)) for i in range(fitted.n_runs)])
+        if len(members) == 1:
+            yield found[0]
+            return
+        yield [models.blend(of_seed) for of_seed in zip(*found, strict=True)]
 
     def _space(self, config: Config, names: dict[str, Any], problem: Problem) -> Space:
         """Returns the points of the sweep of a configuration, without a grid if there is none."""
@@ -323,7 +337,7 @@ class Recommend(Study[Config, Problem]):
             {name: float(runs[name][i]) for name in SCHEMA.axes(config)}
             for i in range(len(runs["seeds"]))
         ]
-        return Space(config, points, names)
+        return Space(config, points, names, kind_of(config))
 
     def evaluate(
         self, config: Config, problem: Problem, learned: Learned, seed: int,
@@ -419,6 +433,10 @@ class Recommend(Study[Config, Problem]):
         trained_on = {"scored_model": scored, "saved_model": saved}
         seconds, chosen = found.pop("seconds"), found.pop("chosen")
         chosen = {"epochs": searched.choice.epochs, **chosen}
+        if searched.blend:
+            chosen["blend"] = [
+                {**searched.points[each.point], "epochs": each.epochs} for each in searched.blend
+            ]
         return {**found, "chosen": chosen, "trained_on": trained_on, "seconds": seconds}
 
     def describe_choice(self, searched: SearchResult) -> str:
@@ -440,6 +458,8 @@ class Recommend(Study[Config, Problem]):
         if searched.said:
             yield searched.said
         yield self.describe_choice(searched)
+        if searched.blend:
+            yield _describe_blend(searched)
         yield _metrics_table(per_seed)
         yield f"scored: a model trained on {named(scored)}"
         if saved != scored:
@@ -450,6 +470,39 @@ class Recommend(Study[Config, Problem]):
             axes = SCHEMA.axes(config)
             for line in advise_on_search(axes, searched.points, choice, epochs, n_users):
                 yield f"hint: {line}"
+
+
+def _served(tuned: SearchResult) -> SearchResult:
+    """Returns a search whose configuration is that of the final model: a blend has products."""
+    if not tuned.blend:
+        return tuned
+    encoding = replace(tuned.config.encoding, serve_similarity="inner")
+    return replace(tuned, config=replace(tuned.config, encoding=encoding))
+
+
+def _describe_blend(searched: SearchResult) -> str:
+    """Returns a line about the models that are blended, with their validation scores."""
+    said = []
+    for _, point, _ in searched.blend:
+        values = searched.points[point].items()
+        of = " ".join(f"{n}={x:g}" if isinstance(x, float) else f"{n}={x}" for n, x in values)
+        said.append(f"{of} ({searched.choice.scores[point]:.4f})")
+    return f"blended, each standardised by user: {'; '.join(said)}"
+
+
+def _check_blend(config: Config) -> None:
+    """Checks that a blend has models of several kinds, which are vectors of known items."""
+    n = config.protocol.blend
+    if config.objective.loss != AUTO:
+        raise ValueError(
+            f"--blend {n} sums models of several losses, got --loss {config.objective.loss}: add "
+            f"--loss {AUTO}, or omit it."
+        )
+    if config.encoding.encoder == "features":
+        raise ValueError(
+            f"--blend {n} needs one vector per user and item, which --encoder features does not "
+            "have for new ones: omit it."
+        )
 
 
 def _check_debias(config: Config) -> None:

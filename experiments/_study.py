@@ -109,6 +109,20 @@ class Evaluation(NamedTuple):
     shown: Any = None
 
 
+class Member(NamedTuple):
+    """Model of a blend.
+
+    Attributes:
+      config: Its configuration.
+      point: Index of its hyper-parameter values among the points of the search.
+      epochs: Its number of epochs.
+    """
+
+    config: Any
+    point: int
+    epochs: int
+
+
 @dataclass(frozen=True)
 class SearchResult:
     """Result of the hyper-parameter search.
@@ -119,6 +133,7 @@ class SearchResult:
       models: Its learned models, one per seed, if the search has trained the final models already.
       config: Its configuration, if it differs in more than numbers that a sweep sets.
       said: Description of the search; empty for that of a grid.
+      blend: The models to blend, the selected one first; empty if it is the only one.
     """
 
     points: list[dict[str, Any]]
@@ -126,6 +141,7 @@ class SearchResult:
     models: list[Any] | None = None
     config: Any = None
     said: str = ""
+    blend: tuple[Member, ...] = ()
 
     @property
     def point(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -16,7 +16,7 @@ from crl_jax import train
 from ._processes import agreed, is_first, remove_checkpoint
 from ._ranges import read_json
 from ._rundir import write_json
-from ._study import OnEntry, Runs, SearchResult, no_finite_score
+from ._study import Member, OnEntry, Runs, SearchResult, no_finite_score
 
 PHASE = "tune"
 _SHORT = 3
@@ -25,6 +25,8 @@ _MARGIN = 0.04
 """Relative difference in validation scores below which an earlier space wins: noise is as large."""
 _TOLERANCE = 0.02
 """Relative difference in validation scores within which a longer training is selected."""
+_BLENDED = 0.2
+"""Relative difference in validation scores within which the models of a blend are."""
 _AT_ONCE = 8
 """Number of points that are trained together at most."""
 _FILE = "halving.json"
@@ -38,11 +40,14 @@ class Space:
       config: The configuration.
       points: Values of the swept numbers.
       names: What further distinguishes the points of this space, such as the loss.
+      kind: What its models have in common with those of other spaces: of each kind, a blend has
+        the best model only, since alike ones add little to each other.
     """
 
     config: Any
     points: Sequence[Mapping[str, float]]
     names: Mapping[str, Any] = field(default_factory=dict)
+    kind: Hashable = None
 
 
 FitPoints = Callable[[Any, dict[str, np.ndarray], Path, Callable[[Any], None]], train.FitResult]
@@ -158,13 +163,40 @@ def tune(
     best_epochs = np.array([0 if each is None else each[2] for each in last])
     choice = train.Selection(best, epochs_of_best, score, scores, best_epochs)
     named = [{**own.names, **point} for own, point in zip(owners, points, strict=True)]
+    members = _members(found, owners, choice, protocol.blend, len(epochs) - 1)
     complete = sum(len(each.candidates) for each in found.trained if each.rung == len(epochs) - 1)
     tried = sum(each is not None for each in last)
     said = (
         f"searched {tried} of {len(points)} points for {epochs[0]} epochs, the best {complete} for "
         f"{longest}, in {found.seconds:.0f} s"
     )
-    return SearchResult(named, choice, config=owners[best].config, said=said)
+    return SearchResult(named, choice, config=owners[best].config, said=said, blend=members)
+
+
+def _members(
+    found: train.HalvingResult,
+    owners: Sequence[Space],
+    choice: train.Selection,
+    most: int,
+    last_rung: int,
+) -> tuple[Member, ...]:
+    """Returns the models to blend: the selected one, and the best of other kinds that are close."""
+    least = (1 - _BLENDED) * choice.score
+    best: dict[Hashable, tuple[float, int, int]] = {}
+    for i, own in enumerate(owners):
+        last = found.last(i)
+        if last is None or last[0] != last_rung or not last[1] >= least:
+            continue
+        if own.kind not in best or last[1] > best[own.kind][0]:
+            best[own.kind] = last[1], i, last[2]
+    others = sorted(
+        (each for kind, each in best.items() if kind != owners[choice.point].kind),
+        key=lambda each: -each[0],
+    )
+    points = [(choice.point, choice.epochs), *((i, epoch) for _, i, epoch in others)][:most]
+    if len(points) < 2:
+        return ()
+    return tuple(Member(owners[i].config, i, epoch) for i, epoch in points)
 
 
 def _preferred(

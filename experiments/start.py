@@ -154,6 +154,8 @@ _LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 1e-2}
 """Each step of LightGCN propagates over the whole graph: fewer, narrower and larger steps."""
 _FIRST = 2
 """Number of losses among which ``--loss auto`` chooses without ``--tune``."""
+_BLENDED = 4
+"""Number of models that ``--loss auto --tune`` blends at most."""
 _MAX_GRAPH = 500_000
 """Number of interactions up to which ``--loss auto --tune`` also tries LightGCN, since each of its
 steps costs a propagation over all of them."""
@@ -203,9 +205,22 @@ def start(given: Mapping[str, str]) -> Config:
         protocol=ProtocolOptions(
             sweep=_sweep_flags(sweep),
             search="halving" if sweep or loss == AUTO else "grid",
+            blend=_BLENDED if _is_blended(given, loss) else 1,
             keep=tuple(sorted(searched() & given.keys())),
         ),
     )
+
+
+def _is_blended(given: Mapping[str, str], loss: str) -> bool:
+    """Whether the models of a search are blended: of a long one, without side features."""
+    has_vectors = given.get("encoder", GRAPH) in ("mf", GRAPH)
+    return loss == AUTO and "tune" in given and has_vectors
+
+
+def kind_of(config: Config) -> tuple[str, str]:
+    """Returns the kind of a configuration's model, of which a blend has one: loss and encoder."""
+    name = OBJECTIVES[config.objective.loss].start
+    return "pairwise" if name == "bpr" else name, config.encoding.encoder
 
 
 def _is_open(given: Mapping[str, str]) -> bool:

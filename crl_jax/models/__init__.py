@@ -5,6 +5,7 @@ from ._bert import BERT as BERT
 from ._bert import Pooling as Pooling
 from ._bert_load import LoadedBERT as LoadedBERT
 from ._bert_load import load_bert as load_bert
+from ._blend import blend as blend
 from ._encoder import Encoder as Encoder
 from ._encoder import Similarity as Similarity
 from ._encoder import Tables as Tables

@@ -76,7 +76,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "Graphs": "_graphs",
     },
     "crl_jax.models": {
-        "Recommenders": "_encoder _mf _lightgcn _feature_encoder _interaction_graph _propagation",
+        "Recommenders": (
+            "_encoder _mf _lightgcn _feature_encoder _interaction_graph _propagation _blend"
+        ),
         "Networks": "_network _projection _remat",
         "Images": "_resnet _convolution",
         "Sequences": "_sasrec",

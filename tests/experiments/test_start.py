@@ -252,6 +252,12 @@ def test_a_file_and_flags_keep_numbers_in_a_search(tmp_path):
         ("--model best --tune 0", "--model best chooses by a search"),
         ("--model best --loss bpr --sweep lr=0.1,0.2", "--model best chooses by a search"),
         ("--model best --mesh data=2", "--model best fits baselines on the host: omit --mesh"),
+        ("--loss bpr --tune 1 --blend 2", "--blend 2 sums models of several losses"),
+        (
+            "--encoder features --item-features x --loss auto --blend 2",
+            "--blend 2 needs one vector",
+        ),
+        ("--model ease --blend 2", "--model ease trains nothing: omit --blend 2"),
         ("--loss auto --temperature 0.2", "--loss auto has no --temperature; it takes no numbers"),
     ],
 )
@@ -259,6 +265,19 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
     out = tmp_path / "run"
     assert said in refused(main, [*flags.split(), "--out", str(out)], capsys)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "want"),
+    [
+        ("", 1), ("--tune 5", 4), ("--loss auto --tune 5", 4), ("--loss bpr --tune 5", 1),
+        ("--tune 5 --blend 1", 1), ("--loss auto --blend 2", 2),
+        ("--encoder lightgcn --loss auto --tune 5", 4),
+        ("--encoder features --item-features x --loss auto --tune 5", 1),
+    ],
+)  # fmt: skip
+def test_a_long_search_among_losses_blends_models(flags, want):
+    assert configured(flags).protocol.blend == want
 
 
 SMALL = ["--epochs", "3", "--eval-every", "1", "--batch-size", "256", "--dim", "8",
@@ -284,6 +303,50 @@ def test_a_loss_is_chosen_on_validation_data(ratings, tmp_path, capsys):
     assert {line["phase"] for line in history(out)} == {"tune", "final"}
     assert "Search, decided on validation data" in capsys.readouterr().out
     assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
+
+
+def blended(folder, tables):
+    """Scores of the saved recommender, and of models that were trained, standardised by user."""
+    served = serving.load(folder / "recommender.npz")
+    saved = served.users.astype(np.float64) @ served.items.astype(np.float64).T
+    want = 0.0
+    for each in tables:
+        scores = np.asarray(each.users, np.float64) @ np.asarray(each.items, np.float64).T
+        want += (scores - scores.mean(1, keepdims=True)) / scores.std(1, keepdims=True)
+    return saved - saved.mean(1, keepdims=True), want
+
+
+def test_models_are_blended(ratings, tmp_path, monkeypatch, capsys):
+    """A pairwise and a softmax loss; the run ends the same if it is killed in the second model."""
+    trained = []
+
+    def tables_of(fitted, run):
+        trained.append(fitted.tables(run))
+        return trained[-1]
+
+    monkeypatch.setattr("experiments._recommend.tables_of", tables_of)
+    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "trained"]
+    flags += ["--blend", "2", "--checkpoint-seconds", "0"]
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    assert main([*flags, "--out", str(whole)]) == 0
+    screen = capsys.readouterr().out
+    np.testing.assert_allclose(*blended(whole, trained), rtol=1e-3, atol=1e-3)
+    chosen = read(whole, "metrics.json")["chosen"]
+    assert [each["loss"] for each in chosen["blend"]] in (["bpr", "info_nce"], ["info_nce", "bpr"])
+    assert chosen["blend"][0] == {**chosen["point"], "epochs": chosen["epochs"]}
+    assert "blended, each standardised by user: loss=" in " ".join(screen.split())
+    assert [line.get("run", 0) for line in history(whole) if line["phase"] == "final"][-1] == 1
+    kill(
+        main,
+        [*flags, "--out", str(out)],
+        monkeypatch,
+        lambda checkpoint, _: checkpoint._path.stem == "final-1",
+    )
+    resume(main, out, monkeypatch)
+    assert history(out) == history(whole)
+    got, want = (serving.load(of / "recommender.npz") for of in (out, whole))
+    np.testing.assert_array_equal(got.users, want.users)
+    np.testing.assert_array_equal(got.items, want.items)
 
 
 def test_a_killed_search_ends_as_one_never_killed(ratings, tmp_path, monkeypatch):

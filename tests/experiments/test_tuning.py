@@ -1,6 +1,6 @@
 """Tests of the search by successive halving, without training."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from _helpers.refusals import raises
 from crl_jax import train
 from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
-from experiments._tuning import Space, _preferred, tune
+from experiments._tuning import Space, _members, _preferred, tune
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -122,6 +122,26 @@ def test_an_earlier_space_wins_within_four_percent(scores, want):
     complete = train.Trained(1, chosen, scores, (EPOCHS,) * 3, 1.0)
     found = train.HalvingResult(4, EPOCHS, 1.0, (short, complete))
     assert _preferred(found, sizes, 1) == (chosen[want], EPOCHS, scores[want])
+
+
+@pytest.mark.parametrize(
+    ("most", "want"),
+    [(9, [1, 2, 7]), (3, [1, 2, 7]), (2, [1, 2]), (1, [])],
+)
+def test_a_blend_has_the_best_of_each_kind_that_is_close(most, want):
+    """Of kind b, point 3 is better by its short training alone; kinds c, e and f are out: too low,
+    not trained completely, diverged."""
+    kinds = "a", "a", "b", "b", "c", "e", "f", "d"
+    spaces = [replace(space(0), kind=kind) for kind in kinds]
+    short = train.Trained(0, (3, 5), (2.0, 2.0), (SHORT,) * 2, 1.0)
+    scores = (0.99, 1.0, 0.9, 0.79, np.nan, 0.81)
+    complete = train.Trained(1, (0, 1, 2, 4, 6, 7), scores, (8, 9, 7, 6, 5, 4), 1.0)
+    found = train.HalvingResult(0, 8, 1.0, (short, complete))
+    choice = train.Selection(1, 9, 1.0, np.zeros(8), np.zeros(8))
+    members = _members(found, spaces, choice, most, 1)
+    assert [member.point for member in members] == want
+    assert [member.epochs for member in members] == [{1: 9, 2: 7, 7: 4}[i] for i in want]
+    assert all(member.config is spaces[member.point].config for member in members)
 
 
 def test_the_limit_of_time_leaves_points_untried(tmp_path, monkeypatch):
