@@ -7,19 +7,21 @@ from benchmarks import defaults
 from crl_jax import data, metrics
 
 
-def row(dataset, method, mode, score, seconds=1.0):
+def row(dataset, method, mode, score, seconds=1.0, models=1):
     return {
         "dataset": dataset, "method": method, "mode": mode, "ndcg@20": score, "seconds": seconds,
+        "models": models,
     }  # fmt: skip
 
 
-def test_regret_is_relative_to_the_best_trained_model():
+def test_regret_is_relative_to_the_best_single_trained_model():
     rows = [
         row("a", "x", "defaults", 0.4), row("a", "x", "search", 0.5),
-        row("a", "EASE", "baseline", 0.6, ""), row("b", "x", "defaults", 0.2),
+        row("a", "EASE", "baseline", 0.6, ""), row("a", "y", "search", 0.55, models=3),
+        row("b", "x", "defaults", 0.2),
     ]  # fmt: skip
     defaults.with_regret(rows)
-    assert [r["regret"] for r in rows] == pytest.approx([0.2, 0.0, -0.2, 0.0])
+    assert [r["regret"] for r in rows] == pytest.approx([0.2, 0.0, -0.2, -0.1, 0.0])
 
 
 def test_methods_are_ranked_among_those_of_equal_mode():

@@ -160,7 +160,7 @@ def test_what_was_written_is_read():
 LATER = {
     "baselines": "none", "batches": "device", "cold_items": None, "mesh": None,
     "model": "trained", "processes": None, "search": "grid", "test_rating": None,
-    "tune": None, "keep": (), "lr_scale": 1.0, "debias": "given",
+    "tune": None, "keep": (), "lr_scale": 1.0, "debias": "given", "blend": 1,
 }  # fmt: skip
 """Flags added later, with the values that older configurations imply."""
 
