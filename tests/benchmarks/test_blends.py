@@ -1,0 +1,68 @@
+"""Blends of filters and trained models, against lists of all users computed one by one."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks import blends
+from crl_jax import baselines, data, models, serving
+
+pytestmark = pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+
+
+@pytest.fixture(scope="module")
+def split():
+    log = data.simulate(n_users=40, n_items=60, n_exposed=30, seed=1).interactions
+    return data.split_by_ratio(log, test=0.2, seed=0)
+
+
+def test_sums_of_standardised_scores_are_evaluated(split, monkeypatch):
+    monkeypatch.setattr(blends, "_BLOCK", 7)
+    rng = np.random.default_rng(0)
+    tables = [rng.normal(size=(40, 60)), 100 * rng.normal(size=(40, 60)) + 3]
+    (found,) = blends.evaluated(split, [lambda u, t=t: t[u] for t in tables], [(1.0, 0.5)])
+    recalls = []
+    for user in np.unique(split.test.users):
+        one, other = ((t[user] - t[user].mean()) / t[user].std() for t in tables)
+        scores = one + 0.5 * other
+        scores[split.train.items[split.train.users == user]] = -np.inf
+        top = np.argsort(-scores)[:20]
+        recalls.append(np.isin(split.test.items[split.test.users == user], top).mean())
+    np.testing.assert_allclose(found["recall@20"], recalls, rtol=1e-6)
+
+
+def test_equal_scores_stay_zero():
+    np.testing.assert_array_equal(blends.standardized(np.full((2, 5), 3.0)), 0)
+
+
+def test_members_score_the_users_and_items_of_the_split(split):
+    """The trained model has read the same data in another order."""
+    order = np.random.default_rng(1).permutation(len(split.train))
+    ids = split.train.user_ids[split.train.users], split.train.item_ids[split.train.items]
+    known = data.Interactions.from_arrays(*(each[order][::-1] for each in ids))
+    rng = np.random.default_rng(2)
+    users, items = (jnp.float32(rng.normal(size=(n, 3))) for n in (known.n_users, known.n_items))
+    tables = models.Tables(users, items)
+    recommender = serving.Recommender.from_tables(tables, known)
+    train = data.Interactions.from_arrays(*ids)
+    own = data.Split(train=train, test=None)
+    of_filter, of_model = blends.members_of(own, baselines.Popularity(), recommender)
+    chosen = np.array([5, 0])
+    np.testing.assert_array_equal(of_filter(chosen)[0], of_filter(chosen)[1])
+    for place, user in enumerate(chosen):
+        there = known.user_index(int(train.user_ids[user]))
+        want = [users[there] @ items[known.item_index(int(item))] for item in train.item_ids]
+        np.testing.assert_allclose(of_model(chosen)[place], want, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gain_of_the_blend_is_tested_over_users():
+    rng = np.random.default_rng(0)
+    scores = {name: rng.random(50) for name in ("a", "b", "a + b")}
+    found = {n: {"ndcg@20": x, "recall@20": x} for n, x in scores.items()}
+    rows = blends.compared(found, "a + b")
+    difference = scores["a + b"] - scores["a"]
+    assert rows[0]["gain_of_blend"] == pytest.approx(difference.mean())
+    t = difference.mean() / (difference.std(ddof=1) / np.sqrt(50))
+    assert rows[0]["p_users"] == pytest.approx(2 * stats.t.sf(abs(t), 49))
+    assert "p_users" not in rows[2]
