@@ -129,8 +129,8 @@ def test_an_earlier_space_wins_within_four_percent(scores, want):
     [(9, [1, 2, 7]), (3, [1, 2, 7]), (2, [1, 2]), (1, [])],
 )
 def test_a_blend_has_the_best_of_each_kind_that_is_close(most, want):
-    """Of kind b, point 3 is better by its short training alone; kinds c, e and f are out: too low,
-    not trained completely, diverged."""
+    """Kinds c, e and f are left out: too low, not trained completely, diverged. Point 3 of kind b
+    has a better score by its short training alone."""
     kinds = "a", "a", "b", "b", "c", "e", "f", "d"
     spaces = [replace(space(0), kind=kind) for kind in kinds]
     short = train.Trained(0, (3, 5), (2.0, 2.0), (SHORT,) * 2, 1.0)
