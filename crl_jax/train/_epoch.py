@@ -137,18 +137,28 @@ def start_runs(runs: dict[str, Array], inputs: Inputs, *, static: StaticInputs) 
 
 # Number of parameters above which a CPU trains runs faster one by one than batched.
 _CACHED = 2**18
+# Number of parameters of all runs above which copies of their states would take too much memory.
+_COPIED = 2**26
 
 
-def fits_batched(state: RunStates) -> bool:
-    """Whether runs are faster batched, on the device that has their state.
+def fits_batched(state: RunStates, is_row: bool = False) -> bool:
+    """Whether one program should train all runs, on the device that has their state.
 
     A CPU is busy with one large run, and its cache has no room for several; an accelerator is not
     busy with one. A single run is not batched in any case.
+
+    Args:
+      state: States of all runs.
+      is_row: Whether only rows of tables are updated. A program of several runs then maps them
+        sequentially, without copies of their tables.
     """
     leaves = jax.tree.leaves(state.state.params)
     size = sum(leaf.size // len(leaf) for leaf in leaves)
     (platform,) = {device.platform for device in leaves[0].devices()}
-    return platform != "cpu" or size < _CACHED or len(state.stopped) == 1
+    n_runs = len(state.stopped)
+    if platform != "cpu" or n_runs == 1:
+        return True
+    return n_runs * size > _COPIED if is_row else size < _CACHED
 
 
 def _over_runs(one: Callable[..., Any]) -> CompiledFunction:

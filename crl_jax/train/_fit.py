@@ -152,9 +152,7 @@ def fit(
     advance: Callable[..., Any] = partial(run_epochs, **placed, static=static)
     if isinstance(batches, HostBatches):
         advance = partial(run_epochs_from_host, batches, **placed, static=static)
-    elif (
-        config.mesh is None and not isinstance(optimizer, RowOptimizer) and not fits_batched(state)
-    ):
+    elif config.mesh is None and not fits_batched(state, isinstance(optimizer, RowOptimizer)):
         advance = partial(run_epochs_in_turn, **placed, static=static)
 
     last_epoch = int(min(stop_at or np.inf, run_params["epochs"].max()))

@@ -202,7 +202,7 @@ def test_a_loss_is_traced_with_the_mesh_at_hand():
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_runs_differ_in_leaves_of_task_and_optimiser(batched, monkeypatch):
-    monkeypatch.setattr(train._fit, "fits_batched", lambda _: batched)
+    monkeypatch.setattr(train._fit, "fits_batched", lambda *_: batched)
     rates, slopes = [0.1, 0.05], [0.0, 2.0]
     sweep = {"optimizer.learning_rate": rates, "task.slope": slopes}
     together = line(sweep=sweep, seeds=[0, 7])
@@ -229,11 +229,24 @@ def test_a_processor_trains_large_runs_one_by_one():
         assert train._epoch.fits_batched(single)  # is not batched in any case
 
 
+def test_runs_with_row_updates_share_the_program_of_a_single_run_where_copies_are_small(
+    monkeypatch,
+):
+    """A program of several runs would map them sequentially."""
+    state = jax.vmap(lambda seed: train.initial_state(Line(), SGD, seed))(
+        jnp.arange(3, dtype=jnp.uint32)
+    )
+    states = train._epoch.RunStates(state, (), jnp.zeros(3, bool))
+    assert not train._epoch.fits_batched(states, is_row=True)
+    monkeypatch.setattr(train._epoch, "_COPIED", 5)  # three runs of two parameters
+    assert train._epoch.fits_batched(states, is_row=True)
+
+
 def test_runs_in_turn_share_the_program_of_a_single_run(monkeypatch):
     def programs():
         return sum(each._cache_size() for each in train._epoch.run_epochs._programs.values())
 
-    monkeypatch.setattr(train._fit, "fits_batched", lambda state: len(state.stopped) == 1)
+    monkeypatch.setattr(train._fit, "fits_batched", lambda state, _: len(state.stopped) == 1)
     before = programs()
     line(sweep={"optimizer.learning_rate": [0.1, 0.05, 0.02]}, epochs=4)
     line(sweep={"optimizer.learning_rate": [0.05]}, epochs=8)
