@@ -65,7 +65,7 @@ choose on validation data, and score it once on test data.
 
   {program}                              simulated data
   {program} --data u.data --loss dpl     your own file, one loss
-  {program} --data u.data --loss auto    the best of several losses, in five minutes
+  {program} --data u.data --tune 5       a blend of the best models, in five minutes
   {program} --data u.data --model ease   a baseline instead of a training
   {program} --recipe NAME [flags]        a tuned configuration:
       {recipes}
