@@ -9,6 +9,8 @@ from _helpers.refusals import raises
 from crl_jax import augment, models
 from crl_jax.data import Tokens, load_graphs
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 IDS = jax.random.randint(jax.random.key(2), (5, 7), 0, 20)
 
 
@@ -22,11 +24,11 @@ def graphs():
 
 CASES = {
     "ResNet": lambda: (
-        models.BackboneWithHead(models.ResNet(10, width=4), models.Projection((6, 5))),
+        models.BackboneWithHead(models.ResNet((1, 1), width=4), models.Projection((6, 5))),
         jax.random.normal(jax.random.key(1), (6, 8, 8, 3)),
     ),
     # Dropout draws the same masks again.
-    "BERT": lambda: (models.BERT(20, 8, 2, 2, 16, 10, dropout=0.3), Tokens(IDS, IDS > 2)),
+    "BERT": lambda: (models.BERT(20, 8, 1, 2, 16, 10, dropout=0.3), Tokens(IDS, IDS > 2)),
     "GIN": graphs,
 }
 
