@@ -105,7 +105,9 @@ def evaluate(
     """
     ks = _cutoffs(ks)
     _check_users(params, layout.n_users)
-    return _evaluate(score_fn, params, layout, ks=ks, auc=auc, mesh=mesh)
+    # Two programs: score functions share the second, which takes longer to compile.
+    lists = _rank(score_fn, params, layout, k=min(max(ks), layout.n_items), auc=auc, mesh=mesh)
+    return _metrics_of_lists(layout, *lists, ks=ks)
 
 
 def evaluate_lists(
@@ -224,36 +226,46 @@ def recommend(
     )  # fmt: skip
 
 
-@partial(jax.jit, static_argnames=("score_fn", "ks", "auc", "mesh"))
-def _evaluate(
+@partial(jax.jit, static_argnames=("score_fn", "k", "auc", "mesh"))
+def _rank(
     score_fn: ScoreFn,
     params: Any,
     layout: EvalLayout,
     *,
-    ks: tuple[int, ...],
+    k: int,
     auc: bool,
     mesh: Mesh | None,
-) -> dict[str, Array]:
+) -> list[Array]:
+    """Returns the scores and items of the top k and, for the AUC, the inversions of each user."""
     blocks = layout.blocks
-    k_max = min(max(ks), layout.n_items)
 
     def rank(block: Array) -> tuple[Array, ...]:
         scores = _masked_scores(score_fn, params, blocks, block, layout.n_items, mesh)
-        values, items = _best(scores, k_max, mesh)
+        values, items = _best(scores, k, mesh)
         if not auc:
             return values, items
         tests = jax.tree.map(lambda x: x[block], layout.block_tests)
         return values, items, _inversions(scores, layout.test_items, *tests)
 
     out = lax.map(rank, jnp.arange(blocks.users.shape[0]))
-    out = [x.reshape(-1, *x.shape[2:])[blocks.slots] for x in out]
-    values, items = out[:2]
-    listed = values > -jnp.inf
+    return [x.reshape(-1, *x.shape[2:])[blocks.slots] for x in out]
+
+
+@partial(jax.jit, static_argnames="ks")
+def _metrics_of_lists(
+    layout: EvalLayout,
+    values: Array,
+    items: Array,
+    inversions: Array | None = None,
+    *,
+    ks: tuple[int, ...],
+) -> dict[str, Array]:
+    """Computes all metrics from the result of :func:`_rank`."""
     diverged = jnp.isnan(values[:, 0])
-    result, coverage = _list_metrics(layout, items, listed, ks)
-    if auc:
+    result, coverage = _list_metrics(layout, items, values > -jnp.inf, ks)
+    if inversions is not None:
         n_irrelevant = layout.n_candidates - layout.n_relevant
-        result["auc"] = ranking.auc(out[2], layout.n_relevant, n_irrelevant)
+        result["auc"] = ranking.auc(inversions, layout.n_relevant, n_irrelevant)
     result = {name: jnp.where(diverged, jnp.nan, value) for name, value in result.items()}
     any_diverged = diverged.any()
     return result | {n: jnp.where(any_diverged, jnp.nan, x) for n, x in coverage.items()}
@@ -268,14 +280,19 @@ def _list_metrics(
     rounds = layout.max_relevant.bit_length()
     relevant = rows_contain(layout.test_items, items, start, stop, rounds)
     hits = _pad_ranks(listed & relevant, max(ks), False)
-    values, coverage = {}, {}
-    for k in ks:
-        for name, metric in _METRICS.items():
-            values[f"{name}@{k}"] = metric(hits, layout.n_relevant, k=k)
-        listed_items = jnp.where(listed, items, layout.n_items)[:, :k]  # out of range: dropped
-        seen = jnp.zeros(layout.n_items, bool).at[listed_items].set(True, mode="drop")
-        coverage[f"coverage@{k}"] = jnp.sum(seen).astype(jnp.float32) / layout.n_items
-    return values, coverage
+    # One operation for all cutoffs: the program does not grow with their number.
+    cutoffs = jnp.array(ks, jnp.int32)
+    at_cutoffs = {
+        name: jax.vmap(lambda k, metric=metric: metric(hits, layout.n_relevant, k=k))(cutoffs)
+        for name, metric in _METRICS.items()
+    }
+    values = {f"{name}@{k}": at_cutoffs[name][i] for i, k in enumerate(ks) for name in _METRICS}
+    # The best rank of each item over all users; out of range: dropped.
+    ranks = lax.broadcasted_iota(jnp.int32, items.shape, 1)
+    best = jnp.full(layout.n_items, max(ks), jnp.int32).at[jnp.where(listed, items, layout.n_items)]
+    best = best.min(ranks, mode="drop")
+    covered = jnp.sum(best[None] < cutoffs[:, None], -1).astype(jnp.float32) / layout.n_items
+    return values, {f"coverage@{k}": covered[i] for i, k in enumerate(ks)}
 
 
 def _cutoffs(ks: Sequence[int] | int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from .._floats import at_least_float32
 
 
 def precision_at(
-    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int | Int[Array, ""]
 ) -> Float[Array, "*batch"]:
     r"""Computes the precision of the top k, :math:`P@k = \#hits / k`.
 
@@ -28,7 +28,8 @@ def precision_at(
       hits: Relevance :math:`h_i` of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
       n_relevant: Number of relevant items, shape ``[*batch]``. Unused here: it gives all metrics
         one signature. (Some libraries divide by ``min(k, n_relevant)``.)
-      k: The cutoff, ``1 <= k <= ranks``; static.
+      k: The cutoff, ``1 <= k <= ranks``; static. Or a scalar array, to map over cutoffs by one
+        program; its value is not checked.
 
     Returns:
       Shape ``[*batch]``, float32, in [0, 1].
@@ -36,11 +37,11 @@ def precision_at(
     Raises:
       ValueError: If ``k`` leaves its range or the shapes do not fit.
     """
-    return _count(hits, n_relevant, k) / k
+    return _count(hits, n_relevant, k) / jnp.asarray(k, jnp.float32)
 
 
 def recall_at(
-    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int | Int[Array, ""]
 ) -> Float[Array, "*batch"]:
     r"""Computes the recall of the top k, :math:`R@k = \#hits / n_{relevant}`.
 
@@ -50,7 +51,7 @@ def recall_at(
 
 
 def f1_at(
-    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int | Int[Array, ""]
 ) -> Float[Array, "*batch"]:
     r"""Computes the F1 score of the top k, :math:`F_1@k = 2\,\#hits / (k + n_{relevant})`.
 
@@ -62,7 +63,7 @@ def f1_at(
 
 
 def ndcg_at(
-    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int | Int[Array, ""]
 ) -> Float[Array, "*batch"]:
     r"""Computes the normalised discounted cumulative gain with binary gains.
 
@@ -78,17 +79,17 @@ def ndcg_at(
       Järvelin and Kekäläinen, `Cumulated Gain-Based Evaluation of IR Techniques
       <https://doi.org/10.1145/582415.582418>`_, 2002.
     """
-    _check(hits, n_relevant, k)
-    discounts = _per_rank(1 / np.log2(np.arange(2, k + 2)), hits)
+    hits = _top(hits, n_relevant, k)
+    discounts = _per_rank(1 / np.log2(np.arange(2, hits.shape[-1] + 2)), hits)
     # The ideal is summed like the gain, so that an ideal list gives exactly 1.
-    ranks = lax.broadcasted_iota(jnp.int32, (*n_relevant.shape, k), n_relevant.ndim)
-    ideal = ranks < n_relevant[..., None].astype(jnp.int32)
-    gain, best = (jnp.sum(jnp.where(mask, discounts, 0), -1) for mask in (hits[..., :k], ideal))
+    ranks = lax.broadcasted_iota(jnp.int32, hits.shape, hits.ndim - 1)
+    ideal = ranks < jnp.minimum(n_relevant.astype(jnp.int32), k)[..., None]
+    gain, best = (jnp.sum(jnp.where(mask, discounts, 0), -1) for mask in (hits, ideal))
     return gain / jnp.where(n_relevant > 0, best, 1)
 
 
 def average_precision_at(
-    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int | Int[Array, ""]
 ) -> Float[Array, "*batch"]:
     r"""Computes the average precision of the top k; its mean over users is MAP@k.
 
@@ -101,14 +102,13 @@ def average_precision_at(
 
     Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
-    _check(hits, n_relevant, k)
-    hits = hits[..., :k]
+    hits = _top(hits, n_relevant, k)
     precisions = _precisions(hits)
     return jnp.sum(jnp.where(hits, precisions, 0), -1) / _at_least_one(jnp.minimum(k, n_relevant))
 
 
 def hit_precision_at(
-    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int | Int[Array, ""]
 ) -> Float[Array, "*batch"]:
     r"""Computes the mean interpolated precision at the hits; 0 without a hit.
 
@@ -123,15 +123,14 @@ def hit_precision_at(
     References:
       "Contrastive Learning for Personalized Recommendation", table 3.3.
     """
-    _check(hits, n_relevant, k)
-    hits = hits[..., :k]
+    hits = _top(hits, n_relevant, k)
     precisions = _precisions(hits)
     best = lax.cummax(precisions, axis=hits.ndim - 1, reverse=True)
     return jnp.sum(jnp.where(hits, best, 0), -1) / _at_least_one(jnp.sum(hits, -1))
 
 
 def reciprocal_rank_at(
-    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int | Int[Array, ""]
 ) -> Float[Array, "*batch"]:
     """Computes the reciprocal rank of the first relevant item; 0 if the top k has none.
 
@@ -139,12 +138,12 @@ def reciprocal_rank_at(
 
     Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
-    _check(hits, n_relevant, k)
-    return jnp.max(jnp.where(hits[..., :k], 1 / _per_rank(np.arange(1, k + 1), hits), 0), -1)
+    hits = _top(hits, n_relevant, k)
+    return jnp.max(jnp.where(hits, 1 / _per_rank(np.arange(1, hits.shape[-1] + 1), hits), 0), -1)
 
 
 def hit_rate_at(
-    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int | Int[Array, ""]
 ) -> Float[Array, "*batch"]:
     """Computes the hit rate: 1 if any item of the top k is relevant, else 0.
 
@@ -186,17 +185,20 @@ def auc(
     return jnp.where(pairs > 0, 1 - inversions / jnp.maximum(pairs, 1), 0.5)
 
 
-def _check(hits: Array, n_relevant: Array, k: int) -> None:
+def _top(hits: Array, n_relevant: Array, k: int | Array) -> Bool[Array, "*batch ranks"]:
+    """Returns the hits of the top k; an array ``k`` masks the ranks beyond it."""
     check_shape("n_relevant", n_relevant, hits.shape[:-1])
+    if isinstance(k, Array):
+        return hits & (lax.broadcasted_iota(jnp.int32, hits.shape, hits.ndim - 1) < k)
     if not 1 <= k <= hits.shape[-1]:
         raise ValueError(
             f"`k` must lie in [1, {hits.shape[-1]}], the number of ranks in `hits`, got {k}."
         )
+    return hits[..., :k]
 
 
-def _count(hits: Array, n_relevant: Array, k: int) -> Float[Array, "*batch"]:
-    _check(hits, n_relevant, k)
-    return jnp.sum(hits[..., :k], -1).astype(jnp.float32)
+def _count(hits: Array, n_relevant: Array, k: int | Array) -> Float[Array, "*batch"]:
+    return jnp.sum(_top(hits, n_relevant, k), -1).astype(jnp.float32)
 
 
 def _precisions(hits: Array) -> Float[Array, "*batch ranks"]:

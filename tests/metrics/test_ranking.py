@@ -84,6 +84,15 @@ def test_jit_vmap_and_batch_axes(fn, ref):
 
 
 @each_metric
+def test_an_array_of_cutoffs_gives_what_each_of_them_gives(fn, ref):
+    hits = jax.random.bernoulli(jax.random.key(1), 0.4, (6, 9))
+    n = jnp.sum(hits, -1) + jnp.arange(6)
+    ks = jnp.array([1, 4, 9])
+    got = jax.vmap(lambda k: fn(hits, n, k=k))(ks)
+    np.testing.assert_allclose(got, [fn(hits, n, k=int(k)) for k in ks], rtol=1e-6)
+
+
+@each_metric
 def test_errors_name_the_argument(fn, ref):
     hits, n = jnp.zeros((2, 5), bool), jnp.ones(2, jnp.int32)
     for k in (0, 6):
