@@ -15,6 +15,8 @@ from _helpers.ranking import split
 from crl_jax import augment, losses, metrics, models, samplers, tasks, train
 from crl_jax.tasks._pcl import spherical_kmeans
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 RNG = np.random.default_rng(0)
 KEY = jax.random.key(0)
 LOG = split().train

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from crl_jax import stats
 from crl_jax.stats import _variance_gamma
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 NAMES = ("pdf", "logpdf", "cdf", "logcdf", "sf", "logsf")
 LAW = {name: getattr(stats, f"variance_gamma_{name}") for name in NAMES}
 # Even and odd; about those from which the power series near 0 has no second sum; and large.
@@ -141,6 +143,7 @@ def test_values(dim, dtype):
 
 
 @pytest.mark.parametrize(("dim", "dtype"), [(1, np.float32), (27, np.float64), (1024, np.float32)])
+@pytest.mark.usefixtures("all_optimisations")
 def test_values_of_the_public_functions(dim, dtype):
     """Under JIT, where the exact remainder of a division interacts with the compiler's fusions."""
 
