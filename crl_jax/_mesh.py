@@ -12,6 +12,8 @@ from jaxtyping import Array, Shaped
 
 DATA, TABLE = "data", "table"
 """Mesh axes of data parallelism (examples of a batch) and of row-sharded embedding tables."""
+LANES = 128
+"""Number of lanes of a vector register of a TPU."""
 
 
 def mesh_axis(mesh: Mesh, name: str) -> str | None:

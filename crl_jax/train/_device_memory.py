@@ -8,6 +8,7 @@ import jax
 
 from ._optimizers import AnyOptimizer, RowOptimizer
 from ._sharding import Sharding
+from .rows._packed import is_in_place
 
 _GIB = 2**30
 
@@ -22,8 +23,9 @@ def check_device_memory(
     """Checks a lower bound of the memory for training, before anything is allocated or compiled.
 
     The bound includes the state of all runs, the inputs, and tables of temporary values: gradients
-    of dense optimizers, and the packed tables of row updates on TPUs. Batches and activations are
-    not included. Devices that do not state their memory, such as CPUs, are not checked.
+    of dense optimizers, and tables of row updates that TPUs do not pack in place. Batches and
+    activations are not included. Devices that do not state their memory, such as CPUs, are not
+    checked.
 
     Args:
       device: The JAX device that trains, or one of several.
@@ -42,8 +44,11 @@ def check_device_memory(
     state = device_bytes(made, sharding)
     is_row = isinstance(optimizer, RowOptimizer)
     tables = made.state.params, made.state.opt_state if is_row else ()
-    has_temporary = not is_row or device.platform == "tpu"
-    temporary = device_bytes(tables, sharding) if has_temporary else 0
+    temporary = 0
+    if not is_row:
+        temporary = device_bytes(tables, sharding)
+    elif device.platform == "tpu":
+        temporary = device_bytes(tables, sharding, lambda shape: not is_in_place(*shape[1:2]))
     total = state + temporary + device_bytes(inputs)
     if total <= limit:
         return
@@ -59,8 +64,15 @@ def check_device_memory(
     )
 
 
-def device_bytes(tree: Any, sharding: Sharding | None = None) -> int:
-    """Bytes of arrays or shapes per device, with ``sharding`` of run states or their own."""
+def device_bytes(
+    tree: Any,
+    sharding: Sharding | None = None,
+    include: Callable[[tuple[int, ...]], bool] = lambda shape: True,
+) -> int:
+    """Bytes of arrays or shapes per device, with ``sharding`` of run states or their own.
+
+    Only arrays whose shape on a device satisfies ``include`` are counted.
+    """
     leaves = jax.tree.leaves(tree)
     if sharding is not None:
         shardings = jax.tree.leaves(sharding.shardings(tree))
@@ -70,5 +82,5 @@ def device_bytes(tree: Any, sharding: Sharding | None = None) -> int:
     for leaf, placed in zip(leaves, shardings):
         if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
             shape = leaf.shape if placed is None else placed.shard_shape(leaf.shape)
-            total += math.prod(shape) * leaf.dtype.itemsize
+            total += math.prod(shape) * leaf.dtype.itemsize * include(shape)
     return total

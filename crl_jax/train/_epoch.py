@@ -106,6 +106,7 @@ class _Run(NamedTuple):
 
     def measure(self, before: RunStates, values: dict[str, Array], epoch: Array) -> _Measured:
         """Evaluates the hooks and whether the run stops."""
+        state = before.state  # padded: to remove the padding and add it again would copy tables
         if self.static.sharding is not None:
             before = self.static.sharding.unpad(before, n_batch_axes=0)
         stopped = (epoch >= self.params["epochs"]) | ~jnp.isfinite(values["loss"])
@@ -118,7 +119,7 @@ class _Run(NamedTuple):
                     raise ValueError(f"Metric names of hooks must be unique, got {name!r} twice.")
             hook_states.append(hook_state)
             values, stopped = {**values, **metrics}, stopped | stop
-        return RunStates(before.state, tuple(hook_states), before.stopped | stopped), values
+        return RunStates(state, tuple(hook_states), before.stopped | stopped), values
 
 
 @partial(jit, static_argnames="static")

@@ -6,7 +6,6 @@ and a sum over devices, and row updates stay on the device of the row.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,9 +13,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from .._mesh import TABLE, filled, row_axes, row_parts
+from .._mesh import LANES, TABLE, filled, row_axes, row_parts
 from ._optimizers import AnyOptimizer, RowOptimizer
 from ._task import Task
+from .rows._packed import IN_PLACE
 
 KeyPath = tuple[Any, ...]
 
@@ -32,7 +32,8 @@ class Sharding:
     that of the table. This covers optimizer moments and copies of the parameters in hooks.
 
     Between compiled calls, JAX needs equally many rows per device, so tables are padded with rows
-    of zeros at their ends; inside a call the padding is removed.
+    of zeros at their ends; inside a call the padding is removed. Large tables of a
+    :class:`RowOptimizer` are padded to multiples of 128 rows per TPU, which it packs in place.
     """
 
     mesh: Mesh
@@ -63,17 +64,34 @@ class Sharding:
         """Number of shards of each table."""
         return row_parts(self.mesh, spread=self.spread)
 
+    def padded_rows(self, n: int) -> int:
+        """Number of rows of a table of ``n`` rows between compiled calls."""
+        is_packed = self.spread and n >= IN_PLACE * self.parts and _platform(self.mesh) == "tpu"
+        return n + -n % (self.parts * (LANES if is_packed else 1))
+
     def shardings(self, tree: Any, n_batch_axes: int = 1) -> Any:
         """Returns the sharding of each leaf of run states."""
         return self._map(lambda leaf, n, sharding: sharding, tree, n_batch_axes)
 
     def pad(self, runs: Any) -> Any:
         """Pads the tables of run states; inside a compiled call."""
-        return self._map(partial(_resize, self.parts), runs)
+
+        def grow(leaf: Array, n: int, sharding: NamedSharding) -> Array:
+            axis = len(sharding.spec) - 1
+            leaf = filled(leaf, self.padded_rows(n), axis) if n else leaf
+            return jax.lax.with_sharding_constraint(leaf, sharding)
+
+        return self._map(grow, runs)
 
     def unpad(self, tree: Any, n_batch_axes: int = 1) -> Any:
         """Removes the padding inside a compiled call; ``n_batch_axes`` is 0 for a single run."""
-        return self._map(partial(_resize, None), tree, n_batch_axes)
+
+        def shrink(leaf: Array, n: int, sharding: NamedSharding) -> Array:
+            axis = len(sharding.spec) - 1
+            leaf = jax.lax.slice_in_dim(leaf, 0, n, axis=axis) if n else leaf
+            return jax.lax.with_sharding_constraint(leaf, sharding)
+
+        return self._map(shrink, tree, n_batch_axes)
 
     def replicate(self, tree: Any) -> Any:
         """Constrains arrays to be replicated; inside a compiled call."""
@@ -93,7 +111,7 @@ class Sharding:
         """Pads unpadded run states and transfers them to the devices."""
 
         def put(leaf: Any, n: int, sharding: NamedSharding) -> Any:
-            return _put(filled(leaf, self.parts, 1) if n else leaf, sharding)
+            return _put(filled(leaf, self.padded_rows(n), 1) if n else leaf, sharding)
 
         return self._map(put, runs)
 
@@ -110,10 +128,9 @@ class Sharding:
 
     def _table_rows(self, path: KeyPath, leaf: Any, axis: int) -> int:
         """Number of rows of the table that a leaf belongs to; 0 if there is none."""
-        parts = self.parts
         for table, n in self.rows:
             within = any(path[i : i + len(table)] == table for i in range(len(path)))
-            if within and leaf.ndim > axis and leaf.shape[axis] in (n, -(-n // parts) * parts):
+            if within and leaf.ndim > axis and leaf.shape[axis] in (n, self.padded_rows(n)):
                 return n
         return 0
 
@@ -143,13 +160,5 @@ def _put(leaf: Any, sharding: NamedSharding) -> Array:
     return jax.make_array_from_callback(host.shape, sharding, lambda part: host[part])
 
 
-def _resize(parts: int | None, leaf: Array, n: int, sharding: NamedSharding) -> Array:
-    """Pads a table to equally many rows on each of ``parts`` shards; None removes the padding."""
-    if n:
-        axis = len(sharding.spec) - 1
-        leaf = (
-            jax.lax.slice_in_dim(leaf, 0, n, axis=axis)
-            if parts is None
-            else (filled(leaf, parts, axis))
-        )
-    return jax.lax.with_sharding_constraint(leaf, sharding)
+def _platform(mesh: Mesh) -> str:
+    return mesh.devices.flat[0].platform

@@ -60,6 +60,15 @@ def test_the_state_and_temporary_tables_must_fit(optimizer, platform, needed):
         check(needed - 1, optimizer, platform)
 
 
+def test_tables_that_are_packed_in_place_need_no_second_copy(monkeypatch):
+    """A table of 896 rows of whole tiles; one of 104 rows is copied, with its state."""
+    monkeypatch.setattr("crl_jax.train.rows._packed.IN_PLACE", 128)
+    copied = 104 * (3 * 64 * 4 + 4 * 4)
+    check(ROWS + copied + 100, train.RowOptimizer(1e-3), "tpu", n_rows=(896, 104))
+    with raises(ValueError, match="`task` must fit into"):
+        check(ROWS + copied - 1, train.RowOptimizer(1e-3), "tpu", n_rows=(896, 104))
+
+
 def test_each_device_of_a_mesh_has_a_part():
     devices = np.array(jax.devices()[:8])
     mesh = jax.sharding.Mesh(devices.reshape(2, 4), ("data", "table"))

@@ -16,7 +16,7 @@ from _helpers.refusals import raises
 
 from crl_jax import losses, models, samplers, tasks, train
 from crl_jax.train import rows
-from crl_jax.train.rows import _sharded
+from crl_jax.train.rows import _packed, _sharded
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -209,6 +209,7 @@ def packed_steps(rule, table, mesh=None, packed=True):
         if packed:
             carry = _sharded.pack_sharded(mesh, *carry)
             assert carry[0].shape[1] % 128 == 0
+            assert carry[1].packing.in_place == (n % 1024 == 0)
         carry, _ = jax.lax.scan(step, carry, jnp.arange(4))
         if packed:
             carry = _sharded.unpack_sharded(mesh, *carry, (table, state))
@@ -222,11 +223,16 @@ def packed_steps(rule, table, mesh=None, packed=True):
 @pytest.mark.parametrize(
     ("name", "n", "dim"),
     [("adam", 101, 64), ("adam", 50, 27), ("rowwise adagrad", 7, 32), ("sgd", 41, 64),
-     ("adagrad", 1, 8), ("adam", 40, 200)],
+     ("adagrad", 1, 8), ("adam", 40, 200), ("adam", 1024, 64), ("sgd", 1024, 16)],
 )  # fmt: skip
 def test_packed_tables_are_those_of_rows(name, n, dim, devices, monkeypatch):
-    """Also several blocks of whole slots, followed by an incomplete slot."""
-    monkeypatch.setattr("crl_jax.train.rows._packed._BLOCK", 16)
+    """Also several blocks of whole slots, followed by an incomplete slot.
+
+    Tables of whole tiles on each device are packed in place, in blocks of three tiles.
+    """
+    is_tiled = n % 1024 == 0
+    monkeypatch.setattr("crl_jax.train.rows._packed._BLOCK", 384 if is_tiled else 16)
+    monkeypatch.setattr("crl_jax.train.rows._packed.IN_PLACE", 0)
     mesh, (rule, _) = None, PAIRS[name]
     if devices is not None:
         of_mesh = np.array(jax.devices()[: np.prod(devices)]).reshape(devices)
@@ -236,6 +242,21 @@ def test_packed_tables_are_those_of_rows(name, n, dim, devices, monkeypatch):
     assert np.abs(got[0] - table).max() > 1e-3
     # A row that shares its slot with one that is read takes steps with zero gradients.
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=3e-6), got, want)
+
+
+def test_packing_in_place_permutes_rows(monkeypatch):
+    """The rows of 128 ids stay in the tiles of memory that their columns occupied."""
+    monkeypatch.setattr("crl_jax.train.rows._packed.IN_PLACE", 0)
+    table, rule = jnp.arange(512 * 32.0).reshape(512, 32), PAIRS["sgd"][0]
+    packed, state = _packed.pack(table, rows.init(rule, table))
+    for i in (0, 5, 131, 511):
+        tile, place = i // 128, i % 128 // 4
+        slot = place // 8 * (4 * 8) + tile * 8 + place % 8
+        assert int(state.packing.address(jnp.array([i // 4]), 128)[0]) == slot
+        lane = i % 4 * 32
+        np.testing.assert_array_equal(packed[slot, lane : lane + 32], table[i])
+    assert int(state.packing.address(jnp.array([128]), 128)[0]) == 128
+    np.testing.assert_array_equal(_packed.unpacked_table(packed, state), table)
 
 
 def test_a_program_for_tpus_packs_its_tables():

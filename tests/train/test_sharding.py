@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from crl_jax import losses, metrics, models, samplers, stats, tasks, train
 from crl_jax.data import simulate, with_validation
-from crl_jax.train import _fit
+from crl_jax.train import _fit, _sharding
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "narrow_blocks")
 
@@ -138,6 +138,22 @@ def test_each_device_holds_its_rows(name, unchecked):
         whole, held = shapes[path]
         assert whole == held, path
     assert fitted.run()["users"].shape == (101, 32)
+
+
+def test_large_tables_are_padded_to_whole_tiles_of_tpus(monkeypatch):
+    monkeypatch.setattr(_sharding, "IN_PLACE", 100)
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "table"))
+    table = ((jax.tree_util.DictKey("users"),), 801)
+    assert _sharding.Sharding(mesh, (table,), spread=True).padded_rows(801) == 808
+    monkeypatch.setattr(_sharding, "_platform", lambda mesh: "tpu")
+    assert _sharding.Sharding(mesh, (table,), spread=True).padded_rows(801) == 1024
+    assert _sharding.Sharding(mesh, (table,), spread=True).padded_rows(799) == 800
+    assert _sharding.Sharding(mesh, (table,)).padded_rows(801) == 804
+    sharding = _sharding.Sharding(mesh, (table,), spread=True)
+    padded = jax.jit(sharding.pad)({"users": jnp.ones((1, 801, 2))})
+    assert padded["users"].shape == (1, 1024, 2)
+    assert padded["users"].sum() == 2 * 801
+    assert jax.jit(sharding.unpad)(padded)["users"].shape == (1, 801, 2)
 
 
 @pytest.mark.parametrize("name", ["bpr", "in the batch"])
