@@ -217,7 +217,12 @@ def _weights(
     if ranks is None or options.weight is None:
         return None, where
     bin_, share = _place(options, ranks, scores)
-    rank = _look_up(ranks.start, bin_) + _look_up(ranks.slope, bin_) * share
+    entries = [_look_up(table, bin_) for table in ranks.tables]
+    if len(entries) == 1:
+        (both,) = entries
+        entries = [jax.lax.shift_right_logical(both, 16), both & 0xFFFF]
+    start, inside = (x.astype(jnp.float32) for x in entries)
+    rank = start + (inside - 1) * share
     params = [anchors.params[:, p : p + 1] for p in range(anchors.params.shape[1])]
     weights = options.weight(rank, ranks.count[...].astype(jnp.float32), *params)
     weights = jnp.where(where, weights, 0)  # NaN without negatives
@@ -229,7 +234,7 @@ def _look_up(table: Any, index: Array) -> Array:
     found = []
     for start in range(0, index.shape[1], LANES):
         part = index[:, start : start + LANES]
-        lane, value = part & (LANES - 1), jnp.zeros(part.shape, jnp.float32)
+        lane, value = part & (LANES - 1), jnp.zeros(part.shape, table.dtype)
         for first in range(0, table.shape[1], LANES):
             entries = table[:, first : first + LANES]
             entry = jnp.take_along_axis(entries, lane, axis=1, mode="promise_in_bounds")

@@ -50,13 +50,17 @@ class Keys(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Linear interpolation of ranks per row: ``start[bin] + slope[bin] * share``."""
+    """Linear interpolation of ranks per row: ``start[bin] + slope[bin] * share``.
+
+    ``tables`` are those of ``start``, the rank of the smallest score of a bin, and of the number of
+    scores of the bin, which is ``slope + 1``, ``[N, bins]``. If both are below 2^16, a single table
+    has both, ``start`` in the upper half of its int32 entries.
+    """
 
     count: Any  # [N, 1], number of scores
     low: Any  # [N, 1], smallest score / 8
     high: Any  # [N, 1], largest score / 8
-    start: Any  # [N, bins], rank of the smallest score of a bin
-    slope: Any  # [N, bins], number of further scores of a bin
+    tables: tuple[Any, ...]
 
 
 def row_log_sums(
@@ -121,12 +125,11 @@ def _forward(options: Options, anchors: Anchors, keys: Keys) -> tuple[Any, Any]:
 
     ranks = None
     if options.weight is not None:
-        limits = Ranks(*kernels.extremes(options, anchors, keys), None, None)
+        limits = Ranks(*kernels.extremes(options, anchors, keys), ())
         inside = kernels.histogram(options, anchors, keys, limits)
         start = jnp.cumsum(inside, axis=1) - inside + 1
-        ranks = limits._replace(
-            start=start.astype(jnp.float32), slope=(inside - 1).astype(jnp.float32)
-        )
+        is_narrow = keys.x.shape[0] < 2**16
+        ranks = limits._replace(tables=((start << 16) | inside,) if is_narrow else (start, inside))
     top, count, total = kernels.sums(options, anchors, keys, ranks)
     empty = total == 0
     log_norm = jnp.log(jnp.where(empty, 1, total))
