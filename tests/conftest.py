@@ -32,8 +32,8 @@ if not hasattr(jax, "enable_x64"):  # before JAX 0.8
 
     jax.enable_x64 = enable_x64
 
-# JAX's caches keep most objects alive, and each collection reads them all: with Python's thresholds,
-# these are a tenth of the time of the tests.
+# JAX's caches keep most objects alive, and each collection reads them all: with Python's
+# thresholds, this is a tenth of the time of the tests.
 gc.set_threshold(100_000, 20, 20)
 
 # Locally, every run tries new examples; in CI, they are fixed so that results depend only on the

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Integer, Key
 
+from .._threads import thread_map
 from ._batches import HostBatches
 from ._hooks import EpochReport, Hook
 from ._jit import CompiledFunction, jit
@@ -162,6 +163,9 @@ def fits_batched(state: RunStates, is_row: bool = False) -> bool:
     return n_runs * size > _COPIED if is_row else size < _CACHED
 
 
+_STATIC = "static", "n_epochs"
+
+
 def _over_runs(one: Callable[..., Any]) -> CompiledFunction:
     """Compiles ``one(run, states, values, steps, epoch, n_epochs)`` for all runs.
 
@@ -203,7 +207,7 @@ def _over_runs(one: Callable[..., Any]) -> CompiledFunction:
         return sharding.pad(outputs[0]), sharding.replicate(outputs[1])
 
     program.__name__ = one.__name__
-    return jit(program, static_argnames=("static", "n_epochs"), donate_argnames="state")
+    return jit(program, static_argnames=_STATIC, donate_argnames="state")
 
 
 @_over_runs
@@ -226,15 +230,21 @@ def run_epochs(
 
 
 def run_epochs_in_turn(state: RunStates, *, runs: dict[str, Array], **fixed: Any) -> _Measured:
-    """:func:`run_epochs` for one run after the other, each by the program of a single run.
+    """:func:`run_epochs` by the program of a single run, which a few threads execute.
 
-    A search compiles it once for its many short trainings and the few complete ones.
+    One run does not keep all processor cores busy, nor do programs that one thread starts. A search
+    compiles the program once for its many short trainings and the few complete ones.
     """
-    measured = [
-        run_epochs(slice_run(state, i), runs=slice_run(runs, i), **fixed)
-        for i in range(len(runs["seed"]))
-    ]
-    return _stack_runs(measured)
+    single = ((slice_run(state, i), slice_run(runs, i)) for i in range(len(runs["seed"])))
+    # Compiled here, since settings of JAX, such as type promotion, may hold for one thread only.
+    first = slice_run((state, runs), 0)
+    program = run_epochs.lower(first[0], runs=first[1], **fixed).compile()
+    arrays = {name: x for name, x in fixed.items() if name not in _STATIC}
+
+    def train(of_run: tuple[RunStates, dict[str, Array]]) -> _Measured:
+        return jax.block_until_ready(program(of_run[0], runs=of_run[1], **arrays))
+
+    return _stack_runs([*thread_map(train, single)])
 
 
 @jax.jit

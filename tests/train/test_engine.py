@@ -253,6 +253,23 @@ def test_runs_in_turn_share_the_program_of_a_single_run(monkeypatch):
     assert programs() == before + 1
 
 
+def test_runs_in_turn_are_compiled_with_the_settings_of_the_caller(monkeypatch):
+    """Threads execute them, and type promotion is a setting of each thread."""
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Promoting(Line):
+        def loss(self, *args):
+            value, *rest = super().loss(*args)
+            return value * jnp.int32(1), *rest
+
+    monkeypatch.setattr(train._fit, "fits_batched", lambda *_: False)
+    sweep = {"optimizer.learning_rate": [0.1, 0.05, 0.02]}
+    with jax.numpy_dtype_promotion("standard"):
+        found = line(task=Promoting(), sweep=sweep)
+    np.testing.assert_array_equal(found.params["slope"], line(sweep=sweep).params["slope"])
+
+
 def test_an_equal_call_compiles_nothing(compiled):
     line(epochs=3)
     compiled.clear()
