@@ -32,6 +32,14 @@ def test_sums_of_standardised_scores_are_evaluated(split, monkeypatch):
     np.testing.assert_allclose(found["recall@20"], recalls, rtol=1e-6)
 
 
+def test_some_users_are_evaluated(split):
+    scores = np.random.default_rng(0).normal(size=(40, 60))
+    (all_users,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)])
+    (some,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)], 5)
+    assert len(some["ndcg@20"]) == 5
+    assert np.isin(some["ndcg@20"], all_users["ndcg@20"]).all()
+
+
 def test_equal_scores_stay_zero():
     np.testing.assert_array_equal(blends.standardized(np.full((2, 5), 3.0)), 0)
 
