@@ -982,15 +982,12 @@ def test_signature(fn, ref, hyper, n_extra, arrays):
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name not in ALIKE])
 def test_an_exported_loss_takes_any_number_of_anchors_and_negatives(name):
-    case = LOSSES[name]
-
-    @jax.jit
-    def f(floats, masks):
-        return jax.value_and_grad(lambda x: case.fn(**x, **masks, **case.hyper))(floats)
-
-    sizes = ((11, 13), (5, 40))  # neither is that of another axis
-    small, large = (
-        split_masks(make_data(case.n_extra, case.arrays, (batch,), n)) for batch, n in sizes
-    )
-    got = exported(f, *small, b=11, n=13).call(*large)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, f(*large))
+    fn, _, hyper, n_extra, arrays = LOSSES[name]
+    data, point, batch = make_data(n_extra, arrays), at(hyper), (11, 13)
+    floats, masks = split_masks(make_data(n_extra, arrays, batch, 17))  # sizes of no other axis
+    floats |= {k: np.resize(v, batch) if np.ndim(v) else v for k, v in point.items()}
+    others, other_masks = split_masks(data)
+    sizes = dict(zip("abn", (*batch, 17)))
+    got = exported(evaluation(fn), floats, masks, **sizes).call(others | point, other_masks)
+    want = evaluate(fn, data, point)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
