@@ -68,6 +68,18 @@ def loss_case(mesh: Mesh | None, name: str, batch: int, kind: str) -> Case:
     return function_case(jax.value_and_grad(total, (0, 1)), vectors, vectors)
 
 
+def catalogue_case(mesh: Mesh | None, batch: int, n_items: int) -> Case:
+    """Value and gradient of the full softmax over a catalogue, in tiles."""
+    del mesh
+
+    def value(x: Any, items: Any, targets: Any) -> Any:
+        return losses.tiled_catalogue_loss(losses.info_nce, x, items, targets)
+
+    gradient = jax.value_and_grad(value, (0, 1))
+    targets = shape(batch, dtype=jnp.int32)
+    return function_case(gradient, shape(batch, 64), shape(n_items, 64), targets)
+
+
 def _losses() -> None:
     quick = {("infonce", 1024), ("bcl", 1024)}
     for name in LOSSES:
@@ -89,6 +101,7 @@ def _losses() -> None:
         made = partial(loss_case, name=name, batch=batch, kind="fused")
         program(f"fused/{name}/{batch}", made, targets=TPUS)
     program("towers/infonce/8192", partial(loss_case, name="infonce", batch=8192, kind="towers"))
+    program("catalogue/infonce/8192x41k", partial(catalogue_case, batch=8192, n_items=40_981))
     for name, batch in (("infonce", 65536), ("bcl-bins", 65536), ("infonce", 2**20)):
         program(
             f"mesh/tiled/{name}/{batch}",
@@ -163,20 +176,23 @@ RANKING: dict[str, dict[str, Any]] = {
         "loss": losses.bayesian_contrastive, "n_neg": 20,
         "hyperparams": {"temperature": 1.0, "tau_plus": 0.05, "alpha": 0.9, "beta": 0.7},
     },
+    "varbpr": {"loss": losses.variational_bpr, "n_neg": 4, "hyperparams": {"neg_hardness": 1.0}},
 }  # fmt: skip
 
 
 def ranking_case(
     mesh: Mesh | None, name: str, loss: str = "bpr", batch: int = 2048, layout: Any = None,
-    sampler: Any = None, rows: Any = None,
+    sampler: Any = None, rows: Any = None, with_features: bool = False,
 ) -> Case:  # fmt: skip
-    """An epoch of a recommender: matrix factorisation, or LightGCN with a ``layout``."""
+    """An epoch of a recommender: matrix factorisation, LightGCN with a ``layout``, or features."""
     log = interactions(name)
 
     fields: Any = RANKING[loss] | ({} if rows is None else {"l2_target": "rows"})
     task = tasks.Ranking.from_interactions(
         log,
-        encoder=models.MatrixFactorization(log.n_users, log.n_items, 64),
+        encoder=features(log)
+        if with_features
+        else models.MatrixFactorization(log.n_users, log.n_items, 64),
         sampler=None if sampler is None else sampler(log),
         **fields,
     )
@@ -186,6 +202,18 @@ def ranking_case(
         task = dataclasses.replace(task, encoder=encoder)
     optimizer = train.Optimizer(1e-3) if rows is None else train.RowOptimizer(1e-3, rule=rows)
     return training_case(task, optimizer, train.ArrayBatches(task.seen), batch, mesh)
+
+
+def features(log: data.Interactions) -> models.FeatureEncoder:
+    """Returns an encoder of items with a number and up to three of 18 categories."""
+    rng = np.random.default_rng(0)
+    years = rng.integers(1930, 2000, log.n_items)
+    genres = [[f"g{g}" for g in set(rng.integers(0, 18, 3))] for _ in range(log.n_items)]
+    table = data.FeatureTable.from_columns(log.item_ids, {"year": years, "genres": genres})
+    items = data.FeatureSchema.fit(table, log.item_ids).transform(table, log.item_ids)
+    return models.FeatureEncoder(
+        log.n_users, log.n_items, 64, item_features=items, item_id_dropout=0.5
+    )
 
 
 def _prior(log: data.Interactions) -> np.ndarray:
@@ -211,6 +239,10 @@ def _recommenders() -> None:
             quick=loss == "bpr",
         )  # fmt: skip
     program("mf/ml-100k/bpr", partial(ranking_case, name="ml-100k", batch=1024))
+    made = partial(ranking_case, name="ml-100k", batch=1024, with_features=True)
+    program("features/ml-100k/bpr", made)
+    for negatives in ("unseen", "all"):
+        program(f"sequences/sasrec/{negatives}/128", partial(sequences_case, negatives=negatives))
     program(
         "mf/gowalla/bns-64",
         partial(ranking_case, name="gowalla", sampler=SAMPLERS["bns-64"]),
@@ -265,6 +297,17 @@ def large_case(
     task = dataclasses.replace(small, encoder=encoder, positives=positives, seen=seen)
     optimizer = train.Optimizer(1e-3) if is_dense else train.RowOptimizer(1e-3)
     return training_case(task, optimizer, train.ArrayBatches(seen), 8192, mesh)
+
+
+def sequences_case(mesh: Mesh | None, negatives: Any) -> Case:
+    """Steps of SASRec on the size of MovieLens 1M, with one negative or all items."""
+    n_items = 3_416
+    task = tasks.NextItem(
+        models.Network(models.SASRec(n_items, width=64, n_layers=2, n_positions=200)), n_items,
+        loss_fn=losses.bce if negatives == "unseen" else losses.info_nce, negatives=negatives,
+    )  # fmt: skip
+    batches = FirstBatches(shape(6_040, 201, dtype=jnp.int32), n_steps=STEPS)
+    return training_case(task, train.Optimizer(1e-3), batches, 128, mesh)
 
 
 # Evaluation and serving.
@@ -335,8 +378,8 @@ def images_case(
     mesh: Mesh | None, method: Any = tasks.SimCLR, depth: int = 18, batch: int = 256,
     dtype: str | None = None, loss: str = "infonce",
 ) -> Case:  # fmt: skip
-    """Steps of SimCLR or MoCo on images of CIFAR-10's size."""
-    loss_fn, hyperparams = LOSSES[loss]
+    """Steps of SimCLR, MoCo or SogCLR on images of CIFAR-10's size."""
+    loss_fn, hyperparams = LOSSES.get(loss, (losses.global_contrastive, {}))
     task = method(
         resnet(depth), augment.ImageAugmentation.cifar10(), {"temperature": 0.5, **hyperparams},
         loss_fn,
@@ -432,7 +475,7 @@ def pairs_case(mesh: Mesh | None, batch: int, dtype: str | None = None) -> Case:
 
 def _networks() -> None:
     # Networks take a compiler for a TPU minutes: each is compiled for few targets.
-    some = ("t4", "h100", "v5e-1")
+    some = ("t4", "h100", "v5e-1", "v6e-1")
     for dtype, batch, targets in (
         ("float32", 256, some), ("float32", 1024, ("t4", "h100")),
         ("bfloat16", 256, ()), ("bfloat16", 1024, some),
@@ -446,6 +489,9 @@ def _networks() -> None:
         program(f"simclr/resnet50/{dtype}/256", made, targets=targets)
     made = partial(images_case, method=tasks.MoCo, dtype="bfloat16")
     program("moco/resnet18/bfloat16/256", made, targets=some)
+    made = partial(images_case, method=partial(tasks.SogCLR, n_examples=50_000), dtype="bfloat16",
+                   loss="sogclr")  # fmt: skip
+    program("sogclr/resnet18/bfloat16/256", made, targets=("t4", "h100", "v5e-1"))
     made = partial(images_case, dtype="bfloat16", loss="bcl-bins")
     program("simclr-bcl/resnet18/bfloat16/256", made, targets=("h100",))
     program("represent/resnet18/10k", represent_case, targets=some)
