@@ -15,7 +15,8 @@ from experiments.calibration._scores import Scores, isotonic_oracle
 from experiments.calibration._truths import available, planted, planted_priors
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
-CONFIG = Config(anchors=100, n_neg=300)
+CONFIG = Config(anchors=150, n_neg=200)
+"""One shape for all problems: another would compile all methods again."""
 
 
 def noise(p):
@@ -42,7 +43,7 @@ def test_the_posterior_of_bcl_is_calibrated_on_its_own_densities():
 
 
 def test_the_density_ratio_is_calibrated_where_positives_are_representative():
-    scores = planted(Config(anchors=400, n_neg=200), 1, alpha=1.0)
+    scores = planted(CONFIG, 1, alpha=1.0)
     found = errors(scores)
     assert found["dpl"] < 0.02
     shifted = scores._replace(pos=scores.pos + 0.3)  # as scores of training positives are
@@ -68,7 +69,7 @@ def test_the_estimate_of_tau_plus_meets_the_limit_that_overlap_allows():
 
 def test_measures_read_labelled_samples_only():
     scores = planted(CONFIG, 0, alpha=0.9)
-    labelled = jnp.arange(300) < 100
+    labelled = jnp.arange(200) < 100
     flipped = scores._replace(
         labelled=jnp.broadcast_to(labelled, scores.neg.shape),
         is_false=jnp.where(labelled, scores.is_false, ~scores.is_false),
@@ -81,7 +82,7 @@ def test_measures_read_labelled_samples_only():
 
 def test_unlabelled_samples_are_masked():
     scores = planted(CONFIG, 0, alpha=0.9)
-    where = jnp.arange(300) % 3 > 0
+    where = jnp.arange(200) % 3 > 0
     soiled = scores._replace(
         neg=jnp.where(where, scores.neg, 7.0),
         where=jnp.broadcast_to(where, scores.neg.shape),
