@@ -70,11 +70,6 @@ for _name, _value in {
     jax.config.update(_name, _value)
 
 
-def pytest_collection_finish():
-    """Excludes modules and collected tests from garbage collection."""
-    gc.freeze()
-
-
 def pytest_make_parametrize_id(val, argname):
     """Uses the argument name instead of a long or binary value in test IDs.
 
