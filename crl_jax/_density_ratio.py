@@ -27,20 +27,20 @@ def density_ratio(
     rank: Array, n: Array, easy: Array, hard: Array, small: Array, big: Array
 ) -> Array:
     r"""Density ratio ``(easy (1-Φ) + hard Φ) / h`` at ranks among n scores."""
-    # Everything is multiplied by n, so that only two divisions remain. All terms below are
-    # non-negative, which avoids cancellation both where the quadratic degenerates (alpha or
-    # tau_plus = 0.5) and at its endpoints. In the published root, a + b = 1, b/2 = big, and the
-    # discriminant b² + 4au is 4h².
-    above = n - rank
-    gap = above - n * small  # = n * big - rank
-    last = above == 0  # the highest score: h = small exactly, even if its square underflows
-    h = jnp.where(last, n * small, jnp.sqrt(jnp.where(last, 1, gap * gap + rank * above)))
+    u, v = rank / n, (n - rank) / n  # v = 1 - u, exactly
+
+    # All terms below are non-negative, which avoids cancellation both where the quadratic
+    # degenerates (alpha or tau_plus = 0.5) and at its endpoints. In the published root,
+    # a + b = 1, b/2 = big, and the discriminant b² + 4au is 4h².
+    gap = v - small  # = big - u
+    last = v == 0  # the highest score: h = small exactly, even if its square underflows
+    h = jnp.where(last, small, jnp.sqrt(jnp.where(last, 1, gap * gap + u * v)))
     below = gap < 0
-    h_plus_gap = jnp.where(below, rank * above / jnp.where(below, h - gap, 1), h + gap)
+    h_plus_gap = jnp.where(below, u * v / jnp.where(below, h - gap, 1), h + gap)
 
     # h = 0 only at the highest score of a perfect encoder without false negatives; the weight
-    # is constant in the rank there, and its limit is 1.
+    # is constant in u there, and its limit is 1.
     flat = h == 0
-    # Φ = u / (big + h) and 1 - Φ = (h + gap) / (big + h), with u = rank / n.
-    weight = n * (easy * h_plus_gap + hard * rank) / jnp.where(flat, 1, (n * big + h) * h)
+    # Φ = u / (big + h) and 1 - Φ = (h + gap) / (big + h).
+    weight = (easy * h_plus_gap + hard * u) / jnp.where(flat, 1, (big + h) * h)
     return jnp.where(flat, 1, weight)
