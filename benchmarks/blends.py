@@ -8,7 +8,6 @@ users.
     python -m benchmarks.blends --data DATASETS/gowalla --runs runs/blends
 """
 
-import csv
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from crl_jax import baselines, data, metrics, serving
 
 from ._report import RESULTS, Row, environment
 from ._runs import record, run, show
+from .defaults import write
 from .filters import METRICS, models
 
 WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -121,11 +121,7 @@ def trained(split: data.Split, recipe: str, folder: Path) -> serving.Recommender
     source = folder / "data"
     source.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", split.train), ("test", split.test)):
-        with (source / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("user", "item"))
-            ids = part.user_ids[part.users].tolist(), part.item_ids[part.items].tolist()
-            writer.writerows(zip(*ids, strict=True))
+        write(source / f"{name}.csv", part)
     run("recommend", ["--recipe", recipe, "--data", str(source), "--baselines", "none"],
         folder / "run")  # fmt: skip
     return serving.Recommender.load(folder / "run" / "recommender.npz")
@@ -145,19 +141,20 @@ def main() -> None:
     cut = data.with_validation(whole, valid=0.1, seed=0)
     model, _ = models("gowalla")[args.filter]
     inner = data.Split(train=cut.train, test=cut.valid)
-    found, weight = {}, 1.0
-    names = args.filter, args.recipe, f"{args.filter} + {args.recipe}"
-    for phase, split in (("validation", inner), ("test", whole)):
+
+    def members(split: data.Split, phase: str) -> list[Scores]:
         recommender = trained(split, args.recipe, args.runs / f"{args.recipe}-{phase}")
-        members = members_of(split, model, recommender)
-        if phase == "validation":
-            values = evaluated(split, members, [(1.0, w) for w in WEIGHTS], _DECIDING)
-            scores = [float(np.mean(each["ndcg@20"])) for each in values]
-            weight = WEIGHTS[int(np.argmax(scores))]
-            show([dict(zip(map(str, WEIGHTS), scores, strict=True))], [*map(str, WEIGHTS)])
-        else:
-            alone = (1.0, 0.0), (0.0, 1.0), (1.0, weight)
-            found = dict(zip(names, evaluated(split, members, alone), strict=True))
+        return members_of(split, model, recommender)
+
+    tried = [(1.0, weight) for weight in WEIGHTS]
+    values = evaluated(inner, members(inner, "validation"), tried, _DECIDING)
+    scores = [float(np.mean(each["ndcg@20"])) for each in values]
+    weight = WEIGHTS[int(np.argmax(scores))]
+    show([dict(zip(map(str, WEIGHTS), scores, strict=True))], [*map(str, WEIGHTS)])
+    names = args.filter, args.recipe, f"{args.filter} + {args.recipe}"
+    alone_and_blended = (1.0, 0.0), (0.0, 1.0), (1.0, weight)
+    values = evaluated(whole, members(whole, "test"), alone_and_blended)
+    found = dict(zip(names, values, strict=True))
     rows = [
         {"dataset": "gowalla", "weight": weight if " + " in row["model"] else "", **row}
         for row in compared(found, names[-1])

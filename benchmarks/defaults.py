@@ -4,8 +4,8 @@ Runs ``recommend`` without hyper-parameters on eight datasets: without any flag,
 with each loss; all with and without ``--tune``. A search among several losses blends models; it
 also runs without a blend. Fits the baselines to the same interactions. The datasets are parts of
 the training data of public ones, and simulated ones; each has a new split, so that no published
-test part is read. Regret is the relative difference in NDCG@20 to the best single
-trained model of the table; that of a blend may be negative. Completed runs are not repeated.
+test part is read. Regret is the relative difference in NDCG@20 to the best single trained model of
+the table; that of a blend may be negative. Completed runs are not repeated.
 
     python -m benchmarks.defaults --data DIR --runs runs/defaults
 
@@ -93,11 +93,12 @@ def main() -> None:
         trainings = {(method, "defaults"): METHODS[method] for method in args.methods}
         if args.minutes:
             for method in [method for method in args.methods if method in args.searches]:
-                minutes = args.minutes * (_CHOICE if method in ("auto", "lightgcn") else 1)
-                trainings[method, "search"] = (*METHODS[method], "--tune", f"{minutes:g}")
-                if method in ("auto", "lightgcn"):
-                    single = (*trainings[method, "search"], "--blend", "1")
-                    trainings[method, "search of one model"] = single
+                is_choice = method in ("auto", "lightgcn")
+                minutes = args.minutes * (_CHOICE if is_choice else 1)
+                search = (*METHODS[method], "--tune", f"{minutes:g}")
+                trainings[method, "search"] = search
+                if is_choice:
+                    trainings[method, "search of one model"] = (*search, "--blend", "1")
         for (method, mode), flags in trainings.items():
             folder = args.runs / f"{name}-{method}-{mode}"
             fixed = ("--data", str(path), "--k", "20", "--baselines", "none")

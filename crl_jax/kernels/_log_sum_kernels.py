@@ -13,7 +13,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
-from ._row_log_sums import LANES, Anchors, Keys, Options, Ranks
+from .._mesh import LANES
+from ._row_log_sums import Anchors, Keys, Options, Ranks
 
 _VMEM_BYTES = 64 * 2**20
 _LOWEST = float(jnp.finfo(jnp.float32).min) / 2  # differences to it do not overflow

@@ -24,7 +24,6 @@ scores of a row and each parameter have the shape ``[rows, 1]``."""
 
 # Anchors and keys per tile. A tile of scores takes 512 KiB; larger tiles read the keys less often.
 _TILE = 256, 512
-LANES = 128
 
 
 class Options(NamedTuple):

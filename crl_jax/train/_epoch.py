@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -229,22 +230,22 @@ def run_epochs(
     return run.measure(before._replace(state=after), report, epochs[-1] + 1)
 
 
-def run_epochs_in_turn(state: RunStates, *, runs: dict[str, Array], **fixed: Any) -> _Measured:
+def run_epochs_by_threads(state: RunStates, *, runs: dict[str, Array], **fixed: Any) -> _Measured:
     """:func:`run_epochs` by the program of a single run, which a few threads execute.
 
     One run does not keep all processor cores busy, nor do programs that one thread starts. A search
     compiles the program once for its many short trainings and the few complete ones.
     """
-    single = ((slice_run(state, i), slice_run(runs, i)) for i in range(len(runs["seed"])))
-    # Compiled here, since settings of JAX, such as type promotion, may hold for one thread only.
     first = slice_run((state, runs), 0)
+    others = (slice_run((state, runs), i) for i in range(1, len(runs["seed"])))
+    # Compiled here, since settings of JAX, such as type promotion, may hold for one thread only.
     program = run_epochs.lower(first[0], runs=first[1], **fixed).compile()
     arrays = {name: x for name, x in fixed.items() if name not in _STATIC}
 
     def train(of_run: tuple[RunStates, dict[str, Array]]) -> _Measured:
         return jax.block_until_ready(program(of_run[0], runs=of_run[1], **arrays))
 
-    return _stack_runs([*thread_map(train, single)])
+    return _stack_runs([*thread_map(train, chain([first], others))])
 
 
 @jax.jit

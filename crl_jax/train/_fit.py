@@ -26,8 +26,8 @@ from ._epoch import (
     fits_batched,
     replace_leaf,
     run_epochs,
+    run_epochs_by_threads,
     run_epochs_from_host,
-    run_epochs_in_turn,
     slice_run,
     start_runs,
     trace_chunk,
@@ -153,7 +153,7 @@ def fit(
     if isinstance(batches, HostBatches):
         advance = partial(run_epochs_from_host, batches, **placed, static=static)
     elif config.mesh is None and not fits_batched(state, isinstance(optimizer, RowOptimizer)):
-        advance = partial(run_epochs_in_turn, **placed, static=static)
+        advance = partial(run_epochs_by_threads, **placed, static=static)
 
     last_epoch = int(min(stop_at or np.inf, run_params["epochs"].max()))
     loop = TrainingLoop(state, 0, [], 0.0, sharding=sharding)

@@ -242,7 +242,7 @@ def test_runs_with_row_updates_share_the_program_of_a_single_run_where_copies_ar
     assert train._epoch.fits_batched(states, is_row=True)
 
 
-def test_runs_in_turn_share_the_program_of_a_single_run(monkeypatch):
+def test_runs_by_threads_share_the_program_of_a_single_run(monkeypatch):
     def programs():
         return sum(each._cache_size() for each in train._epoch.run_epochs._programs.values())
 
@@ -253,7 +253,7 @@ def test_runs_in_turn_share_the_program_of_a_single_run(monkeypatch):
     assert programs() == before + 1
 
 
-def test_runs_in_turn_are_compiled_with_the_settings_of_the_caller(monkeypatch):
+def test_runs_by_threads_are_compiled_with_the_settings_of_the_caller(monkeypatch):
     """Threads execute them, and type promotion is a setting of each thread."""
 
     @jax.tree_util.register_dataclass
