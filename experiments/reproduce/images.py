@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from .._learned import spaced
 from .._progress import TrainingStatus, display
 from .._study import Run
 from .._task_study import learn
@@ -261,7 +262,8 @@ def _seconds(config: Config, problem: Problem, runs: Path) -> float:
 
 def measure(config: Config, problem: Problem) -> tuple[float, float]:
     """Returns the seconds until the first epoch, which is mostly compilation, and per step."""
-    part = problem.train.take(slice(_STEPS * config.training.batch_size))
+    # Evenly spaced, since estimates of alpha need several classes and files may be in their order.
+    part = problem.train.take(spaced(len(problem.train), _STEPS * config.training.batch_size))
     short = replace(config.training, epochs=_EPOCHS, eval_every=1)
     entries: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:

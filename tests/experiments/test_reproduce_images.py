@@ -168,13 +168,18 @@ def test_the_steps_of_a_training_are_measured(sets, monkeypatch):
     clock = iter([7.0, 7.9, 8.5, 9.3])  # epochs of 0.9, 0.6 and 0.8 s after the first
 
     def fit(self, config, problem, run, folder, log):
-        assert (config.training.epochs, len(problem.train)) == (4, 16)
+        assert (config.training.epochs, len(problem.train)) == (4, 4)
+        assert {*problem.train.labels.tolist()} == {0, 1}  # although the images are in their order
         for seconds in clock:
             log({"seconds": seconds})
 
     monkeypatch.setattr(Images, "fit", fit)
     config = images.small("cifar10", "simclr")
-    config = replace(config, source=replace(config.source, data=str(sets / "cifar10")))
+    config = replace(
+        config,
+        source=replace(config.source, data=str(sets / "cifar10")),
+        training=replace(config.training, batch_size=2),
+    )
     problem = load_problem(config.source, lambda _: None)
     start, step = images.measure(config, problem)
     np.testing.assert_allclose((start, step), (7.0 - 0.6, 0.6 / 2))
