@@ -25,6 +25,7 @@ Histories = sparse.csr_array
 Arrays = Mapping[str, np.ndarray]
 Scorer = Callable[[Histories], Float32[np.ndarray, "n n_items"]]
 """Function of the scores of all items for histories."""
+Vectors = tuple[Float32[np.ndarray, "n dim"], Float32[np.ndarray, "n_items dim"]]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,14 @@ class Baseline(ABC):
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """Returns the function of the scores, from the training histories and :meth:`arrays`."""
 
+    def vectors(self, rows: Histories, arrays: Arrays) -> Vectors | None:
+        """Returns vectors of users and items whose inner products are the scores.
+
+        None for models whose scores are no inner products.
+        """
+        del rows, arrays
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class FittedBaseline:
@@ -89,6 +98,22 @@ class FittedBaseline:
         del params
         shape = jax.ShapeDtypeStruct((*users.shape, self.train.n_items), jnp.float32)
         return jax.pure_callback(self.scores, shape, users, vmap_method="sequential")
+
+    def vectors(self) -> Vectors:
+        """Returns vectors of all users and items whose inner products are the scores.
+
+        They take the place of the tables of a trained encoder, such as in
+        :func:`crl_jax.models.blend`.
+
+        Raises:
+          ValueError: If the model has no vectors; :class:`IALS` and :class:`EASE` have.
+        """
+        found = self.model.vectors(self.histories, self.arrays)
+        if found is None:
+            raise ValueError(
+                f"`vectors` needs a model of inner products, got {type(self.model).__name__}."
+            )
+        return found
 
     def recommend(
         self, users: Any, k: int, *, exclude: Interactions | None = None

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float32
 from scipy import linalg, sparse
 
 from .._hyperparams import Range
-from ._baseline import Arrays, Baseline, Histories, Scorer, dense
+from ._baseline import Arrays, Baseline, Histories, Scorer, Vectors, dense
 from ._neighbours import ItemKNN, SparseItemModel
 
 MAX_SIDE = 32_768
@@ -75,6 +75,14 @@ class EASE(Baseline):
             weights = arrays["weights"]
             return lambda given: dense(given @ weights)
         return _by_users(rows, arrays["inverse"], self.l2)
+
+    def vectors(self, rows: Histories, arrays: Arrays) -> Vectors:
+        """See :meth:`Baseline.vectors`; of as many dimensions as there are users or items."""
+        if "weights" in arrays:
+            return rows.toarray(), np.ascontiguousarray(arrays["weights"].T)
+        # Without B, each user is a dimension.
+        scores = self.scorer(rows, arrays)(rows)
+        return np.eye(len(scores), dtype=np.float32), np.ascontiguousarray(scores.T)
 
 
 @dataclass(frozen=True)

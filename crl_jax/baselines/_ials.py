@@ -1,13 +1,13 @@
 """Implicit alternating least squares (iALS)."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from .._hyperparams import Range
-from ._baseline import Arrays, Baseline, Histories, Scorer, dense
+from ._baseline import Arrays, Baseline, Histories, Scorer, Vectors, dense
 
 _MAX_BLOCK = 2**24
 """Numbers that are gathered or solved for at a time: 128 MB."""
@@ -67,9 +67,17 @@ class IALS(Baseline):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
+
+        def score(given: Histories) -> Any:
+            users, items = self.vectors(given, arrays)
+            return dense(users @ items.T)
+
+        return score
+
+    def vectors(self, rows: Histories, arrays: Arrays) -> Vectors:
+        """See :meth:`Baseline.vectors`."""
         items = arrays["items"]
-        wide = items.T.astype(np.float32)
-        return lambda given: dense(self.solve(given, items).astype(np.float32) @ wide)
+        return self.solve(rows, items).astype(np.float32), items.astype(np.float32)
 
     def solve(
         self, rows: Histories, vectors: Float64[np.ndarray, "n_columns dim"]

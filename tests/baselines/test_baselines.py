@@ -164,6 +164,22 @@ def test_scores_equal_the_definition(of, sizes):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
+def test_scores_are_products_of_the_vectors(of):
+    for sizes in ((8, 14), (15, 9)):
+        log, x = log_of(*sizes)
+        fitted = of.fit(log)
+        if not isinstance(of, IALS | EASE):
+            with pytest.raises(ValueError, match=f"products, got {type(of).__name__}"):
+                fitted.vectors()
+            continue
+        users, items = fitted.vectors()
+        dim = of.dim if isinstance(of, IALS) else min(sizes)
+        assert (users.shape, items.shape) == ((sizes[0], dim), (sizes[1], dim))
+        want = REFERENCES[type(of)](x, of)
+        np.testing.assert_allclose(users @ items.T, want, rtol=1e-4, atol=1e-5)
+
+
 def test_every_baseline_is_compared():
     exported = {of for of in vars(baselines).values() if isinstance(of, type)}
     assert exported - {baselines.Baseline, baselines.FittedBaseline} == {type(of) for of in SMALL}
