@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import baselines, data, metrics, serving, train
+from crl_jax import baselines, data, metrics, models, serving, train
 
 from ._baselines import cheap
+from ._blending import blended
 from ._config import SCHEMA, TRAINING, Config, EncoderOptions, anchor
 from ._problem import OnStage, Problem
 from ._program import flag
@@ -19,8 +21,14 @@ from ._ranking import VALIDATION_K
 from ._recommend import Recommend
 from ._registry import filled
 from ._saved import RECOMMENDER, Model, save_model
-from ._study import OnEntry, SearchResult, no_finite_score, no_search
-from .fitted import COMPETITORS, MODELS, PREFIX, settle_model
+from ._study import Member, OnEntry, SearchResult, no_finite_score, no_search
+from .fitted import BEST, COMPETITORS, MODELS, PREFIX, SWEEPS, settle_model
+from .start import may_change_encoder
+
+_MAX_ROWS = 30_000
+"""Number of users and items up to which iALS takes less than a minute per point."""
+_MAX_WIDTH = 2048
+"""Greatest dimension of the vectors of EASE in a blend."""
 
 
 class Fit(Recommend):
@@ -107,7 +115,7 @@ class Fit(Recommend):
         found = []
         for i, point in enumerate(all_points):
             on_stage(f"search: {config.encoding.model} {i + 1}/{n}")
-            fitted = self._fit(config, problem.train, point, int(runs["seeds"][i]))
+            fitted = self._timed(config, problem.train, point, int(runs["seeds"][i]))
             lists, _ = fitted.recommend(layout.users, VALIDATION_K)
             values = metrics.evaluate_lists(lists, layout, ks=VALIDATION_K)
             found.append(float(metrics.summarize(values)[f"ndcg@{VALIDATION_K}"]))
@@ -128,7 +136,7 @@ class Fit(Recommend):
         on_stage(f"{phase}: fitting {config.encoding.model}")
         seeds = range(protocol.seed, protocol.seed + protocol.seeds)
         point = {name: searched.point[name] for name in SCHEMA.axes(config)}
-        yield [self._fit(config, part, point, seed) for seed in seeds]
+        yield [self._timed(config, part, point, seed) for seed in seeds]
 
     def improvement(self, config: Config) -> str:
         """See :meth:`Recommend.improvement`."""
@@ -173,50 +181,111 @@ class Fit(Recommend):
             f"{searched.choice.score:.4f}"
         )
 
-    def _fit(
+    def _timed(
         self, config: Config, part: data.Interactions, point: dict[str, float], seed: int
     ) -> baselines.FittedBaseline:
-        values = settle_model(config.encoding, tuple(point)) | point
         began = time.perf_counter()
-        fitted = MODELS[config.encoding.model].make(values, seed).fit(part)
+        fitted = fit_point(config, part, point, seed)
         self._seconds += time.perf_counter() - began
         return fitted
 
 
-def with_baselines(
-    trained: SearchResult, config: Config, problem: Problem, checkpoints: Path, on_entry: OnEntry,
-    on_stage: OnStage,
-) -> SearchResult:  # fmt: skip
-    """Returns a finished search with the points of cheap baselines, and the best of all selected.
+def fit_point(
+    config: Config, part: data.Interactions, point: dict[str, float], seed: int
+) -> baselines.FittedBaseline:
+    """Fits the model of a configuration at a point of its sweep."""
+    values = settle_model(config.encoding, tuple(point)) | point
+    return MODELS[config.encoding.model].make(values, seed).fit(part)
 
-    A baseline is selected if its validation score exceeds those of all trained models.
+
+def fitted_tables(
+    config: Config, problem: Problem, phase: str, point: dict[str, Any], seed: int
+) -> models.Tables:
+    """Returns the vectors of a model that is fitted to the data of a phase."""
+    part = problem.joined(problem.learned(phase, config.protocol.final_training))
+    users, items = fit_point(config, part, point, seed).vectors()
+    return models.Tables(jnp.asarray(users), jnp.asarray(items))
+
+
+def select(
+    tuned: SearchResult, config: Config, problem: Problem, on_entry: OnEntry, on_stage: OnStage
+) -> SearchResult:
+    """Fits models alongside a search of trainings, and selects among all, and blends of them.
+
+    A fitted model is selected if its validation score exceeds those of all trained models and of
+    the blend.
+
+    Args:
+      tuned: The search.
+      config: The configuration of the trainings.
+      problem: The data.
+      on_entry: See :data:`experiments._study.OnEntry`.
+      on_stage: See :data:`experiments._study.OnStage`.
     """
-    study, began = Fit(), time.perf_counter()
+    alone, in_blends = _alone(config, problem), _in_blends(config, problem)
+    searched, fitted = _fitted_alongside(
+        tuned, [name for name in SWEEPS if name in (*alone, *in_blends)], config, problem, on_entry,
+        on_stage,
+    )  # fmt: skip
+    if tuned.blend:
+        seed, candidates = config.protocol.seed, []
+        for name in in_blends:
+            own, point, *_ = fitted[name]
+            values = {key: searched.points[point][key] for key in SCHEMA.axes(own)}
+            tables = fitted_tables(own, problem, "search", values, seed)
+            candidates.append(fitted[name]._replace(tables=tables))
+        searched = blended(searched, candidates, config, problem, on_stage)
+    scores = searched.choice.scores
+    best = max((fitted[name] for name in alone), key=lambda m: scores[m.point], default=None)
+    least = np.nanmax([*tuned.choice.scores, searched.blend_score])
+    if best is None or not scores[best.point] > least:
+        return searched
+    choice = replace(searched.choice, point=best.point, epochs=0, score=float(scores[best.point]))
+    return replace(searched, choice=choice, config=best.config, blend=(), blend_score=np.nan)
+
+
+def _alone(config: Config, problem: Problem) -> list[str]:
+    """Returns the models that may be selected instead of a training."""
+    if config.encoding.model != BEST:
+        return []
     feasible = {type(each) for each in cheap(problem.train).values()}
-    points, scores, epochs = [*trained.points], trained.choice.scores, trained.choice.best_epochs
-    best, best_config, blend = trained.choice, trained.config, trained.blend
-    best_score = np.nanmax(scores)
-    for model, sweep in COMPETITORS.items():
-        if MODELS[model].source not in feasible:
-            continue
+    return [name for name in COMPETITORS if MODELS[name].source in feasible]
+
+
+def _in_blends(config: Config, problem: Problem) -> list[str]:
+    """Returns the models that may be in a blend with trained ones."""
+    protocol, part = config.protocol, problem.train
+    if not protocol.tune or protocol.blend == 1 or not may_change_encoder(config):
+        return []
+    found = ["ease"] if min(part.n_users, part.n_items) <= _MAX_WIDTH else []
+    return [*found, "ials"] if problem.n_rows <= _MAX_ROWS else found
+
+
+def _fitted_alongside(
+    tuned: SearchResult, names: list[str], config: Config, problem: Problem, on_entry: OnEntry,
+    on_stage: OnStage,
+) -> tuple[SearchResult, dict[str, Member]]:  # fmt: skip
+    """Returns a search with the points of fitted models, and the best of each model by its name."""
+    if not names:
+        return tuned, {}
+    began, points, members = time.perf_counter(), [*tuned.points], {}
+    scores, epochs = tuned.choice.scores, tuned.choice.best_epochs
+    for name in names:
         protocol = replace(
-            config.protocol, sweep=sweep, search_seeds=1, tune=None, search="grid", blend=1
+            config.protocol, sweep=SWEEPS[name], search_seeds=1, tune=None, search="grid", blend=1
         )
-        encoding = EncoderOptions(model=model)
         own = replace(
-            Config(), source=config.source, encoding=encoding, protocol=protocol,
+            Config(), source=config.source, encoding=EncoderOptions(model=name), protocol=protocol,
             output=config.output,
         )  # fmt: skip
+        study = Fit()
         own = study.complete(own, problem)
-        found = study.search(own, problem, checkpoints, on_entry, on_stage)
-        choice = found.choice
-        if choice.score > best_score:
-            best, best_config = replace(choice, point=choice.point + len(points)), own
-            blend = ()
-            best_score = choice.score
-        points += [{"model": model, **point} for point in found.points]
-        scores = np.concatenate([scores, choice.scores])
-        epochs = np.concatenate([epochs, choice.best_epochs])
-    best = replace(best, scores=scores, best_epochs=epochs)
-    said = f"{trained.said}; fitted baselines in {time.perf_counter() - began:.0f} s"
-    return SearchResult(points, best, config=best_config, said=said, blend=blend)
+        found = study.search(own, problem, Path(), on_entry, on_stage)
+        members[name] = Member(own, len(points) + found.choice.point, 0)
+        points += [{"model": name, **point} for point in found.points]
+        scores = np.concatenate([scores, found.choice.scores])
+        epochs = np.concatenate([epochs, found.choice.best_epochs])
+    choice = replace(tuned.choice, scores=scores, best_epochs=epochs)
+    seconds = time.perf_counter() - began
+    said = f"{tuned.said}; fitted {', '.join(names)} in {seconds:.0f} s"
+    return replace(tuned, points=points, choice=choice, said=said), members

@@ -191,9 +191,9 @@ class ProtocolOptions(_study_options.SeedOptions):
     """Minutes of a search for the hyper-parameters that no flag sets, by halving on validation
     data; 0 for no search. By default a short search, of one hyper-parameter."""
     blend: Annotated[int, Range(1, 100)] = field(default=1, metadata={WAS: 1})
-    """Number of models whose standardised scores are summed: the best of several kinds of losses
-    and encoders that --loss auto tries, as far as their validation scores are within 20 % of the
-    best. By default 4 with --tune, otherwise 1."""
+    """Maximum number of models whose standardised scores are summed: of the best of several kinds
+    of losses and encoders that --loss auto tries, and with --tune EASE and iALS, those whose sum
+    ranks the validation part well. By default 6 with --tune, otherwise 1."""
     keep: tuple[str, ...] = field(default=(), metadata={WAS: ()})
     """Names of the flags that --tune does not search; by default those that are given."""
     final_training: Literal["train", "train+valid", "all"] = "train+valid"

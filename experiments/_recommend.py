@@ -20,6 +20,7 @@ from crl_jax.models import Tables
 
 from . import _baselines as baselines
 from ._advice import advise_on_search
+from ._blending import check_blend, describe_blend
 from ._config import SCHEMA, Config, anchor
 from ._features import cold_metrics, cold_references, feature_models, tables_of
 from ._mesh import check_devices, mesh_of
@@ -134,7 +135,7 @@ class Recommend(Study[Config, Problem]):
         if config.protocol.debias == "auto":
             _check_debias(config)
         if config.protocol.blend > 1:
-            _check_blend(config)
+            check_blend(config)
         for each, _ in _spaces(config):
             self._check_one(each)
 
@@ -275,12 +276,10 @@ class Recommend(Study[Config, Problem]):
         if _halves(config):
             found = [self._space(each, names, problem) for each, names in _spaces(config, problem)]
             fit = partial(train_points, problem)
-            tuned = _served(tune(found, fit, checkpoints, on_entry, on_stage))
-            if config.encoding.model != BEST:
-                return tuned
-            from ._fit import with_baselines  # inherits from this class
+            tuned = tune(found, fit, checkpoints, on_entry, on_stage, _gathered_tables)
+            from ._fit import select  # inherits from this class
 
-            return with_baselines(tuned, config, problem, checkpoints, on_entry, on_stage)
+            return select(tuned, config, problem, on_entry, on_stage)
         protocol, axes = config.protocol, SCHEMA.axes(config)
         n_seeds = protocol.search_seeds if axes else protocol.seeds
         runs = train.grid(axes, range(protocol.seed, protocol.seed + n_seeds))
@@ -297,7 +296,7 @@ class Recommend(Study[Config, Problem]):
         final = None
         if protocol.final_training == "train" and n_seeds >= protocol.seeds:
             start = choice.point * n_seeds
-            final = [gathered(tables_of(searched, start + i)) for i in range(protocol.seeds)]
+            final = [_gathered_tables(searched, start + i) for i in range(protocol.seeds)]
         return SearchResult(points, choice, final)
 
     def train_models(
@@ -308,22 +307,29 @@ class Recommend(Study[Config, Problem]):
 
         Models of a blend are trained one after the other.
         """
+        from ._fit import fitted_tables  # inherits from this class
+
         if phase == "final" and searched.models is not None:
             yield searched.models
             return
         choice, protocol, found = searched.choice, config.protocol, []
         members = searched.blend or (Member(config, choice.point, choice.epochs),)
-        for place, (own, point, epochs) in enumerate(members):
-            values = searched.points[point]
-            numbers: dict[str, Any] = {name: np.float32(values[name]) for name in swept_names(own)}
-            numbers["seeds"] = np.arange(protocol.seed, protocol.seed + protocol.seeds)
+        seeds = range(protocol.seed, protocol.seed + protocol.seeds)
+        for place, (own, point, epochs, _) in enumerate(members):
+            values = {name: searched.points[point][name] for name in swept_names(own)}
             which = f" model {place + 1} of {len(members)}" if len(members) > 1 else ""
+            if epochs == 0:
+                on_stage(f"{phase}{which}: fitting {own.encoding.model}")
+                found.append([fitted_tables(own, problem, phase, values, seed) for seed in seeds])
+                continue
             on_stage(f"{phase}{which}: compiling and first epoch")
+            numbers: dict[str, Any] = {n: np.float32(value) for n, value in values.items()}
+            numbers["seeds"] = np.array(seeds)
             path = checkpoints / (f"{phase}-{place}.npz" if place else f"{phase}.npz")
             fitted = train_runs(
                 own, problem, phase, numbers, path, on_entry, stop_at=epochs, place=place
             )
-            found.append([gathered(tables_of(fitted, i)) for i in range(fitted.n_runs)])
+            found.append([_gathered_tables(fitted, i) for i in range(fitted.n_runs)])
         if len(members) == 1:
             yield found[0]
             return
@@ -459,7 +465,7 @@ class Recommend(Study[Config, Problem]):
             yield searched.said
         yield self.describe_choice(searched)
         if searched.blend:
-            yield _describe_blend(searched)
+            yield describe_blend(searched)
         yield _metrics_table(per_seed)
         yield f"scored: a model trained on {named(scored)}"
         if saved != scored:
@@ -472,37 +478,8 @@ class Recommend(Study[Config, Problem]):
                 yield f"hint: {line}"
 
 
-def _served(tuned: SearchResult) -> SearchResult:
-    """Returns a search whose configuration is that of the final model: a blend has products."""
-    if not tuned.blend:
-        return tuned
-    encoding = replace(tuned.config.encoding, serve_similarity="inner")
-    return replace(tuned, config=replace(tuned.config, encoding=encoding))
-
-
-def _describe_blend(searched: SearchResult) -> str:
-    """Returns a line about the models that are blended, with their validation scores."""
-    said = []
-    for _, point, _ in searched.blend:
-        values = searched.points[point].items()
-        of = " ".join(f"{n}={x:g}" if isinstance(x, float) else f"{n}={x}" for n, x in values)
-        said.append(f"{of} ({searched.choice.scores[point]:.4f})")
-    return f"blended, each standardised by user: {'; '.join(said)}"
-
-
-def _check_blend(config: Config) -> None:
-    """Checks that a blend has models of several kinds, which are vectors of known items."""
-    n = config.protocol.blend
-    if config.objective.loss != AUTO:
-        raise ValueError(
-            f"--blend {n} sums models of several losses, got --loss {config.objective.loss}: add "
-            f"--loss {AUTO}, or omit it."
-        )
-    if config.encoding.encoder == "features":
-        raise ValueError(
-            f"--blend {n} needs one vector per user and item, which --encoder features does not "
-            "have for new ones: omit it."
-        )
+def _gathered_tables(fitted: tasks.RankingResult, run: int) -> Any:
+    return gathered(tables_of(fitted, run))
 
 
 def _check_debias(config: Config) -> None:

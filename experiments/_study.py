@@ -110,17 +110,19 @@ class Evaluation(NamedTuple):
 
 
 class Member(NamedTuple):
-    """Model of a blend.
+    """Model of a blend, or a candidate.
 
     Attributes:
       config: Its configuration.
       point: Index of its hyper-parameter values among the points of the search.
-      epochs: Its number of epochs.
+      epochs: Its number of epochs; 0 for a model that is fitted in closed form.
+      tables: Its vectors, learned from the training part; None if they are not needed any more.
     """
 
     config: Any
     point: int
     epochs: int
+    tables: Any = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class SearchResult:
       config: Its configuration, if it differs in more than numbers that a sweep sets.
       said: Description of the search; empty for that of a grid.
       blend: The models to blend, the selected one first; empty if it is the only one.
+      blend_score: Validation score of the blend; NaN without one.
     """
 
     points: list[dict[str, Any]]
@@ -142,6 +145,7 @@ class SearchResult:
     config: Any = None
     said: str = ""
     blend: tuple[Member, ...] = ()
+    blend_score: float = np.nan
 
     @property
     def point(self) -> dict[str, Any]:

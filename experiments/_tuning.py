@@ -9,9 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from crl_jax import train
+from crl_jax.models import Tables
 
 from ._processes import agreed, is_first, remove_checkpoint
 from ._ranges import read_json
@@ -77,6 +79,28 @@ class _Record:
         write_json(self._path, self._stored)
 
 
+class _TablesOfBest:
+    """Vectors of the best point of each complete training, in files with which a search goes on."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._kept: dict[int, Tables] = {}
+
+    def add(self, point: int, tables: Tables) -> None:
+        self._kept[point] = tables
+        if is_first():
+            train.save_checkpoint(self._path(point), jax.device_get(tables)._asdict(), {})
+
+    def of(self, point: int) -> Tables:
+        if point in self._kept:
+            return self._kept[point]
+        stored, _ = train.load_checkpoint(self._path(point))
+        return Tables(**stored)
+
+    def _path(self, point: int) -> Path:
+        return self._folder / f"{PHASE}-tables-{point}.npz"
+
+
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -87,6 +111,7 @@ def tune(
     checkpoints: Path,
     on_entry: OnEntry,
     on_stage: Callable[[str], None],
+    tables_of: Callable[[Any, int], Tables] | None = None,
 ) -> SearchResult:
     """Searches the points of all spaces for the best validation score.
 
@@ -97,6 +122,11 @@ def tune(
         interrupted search continues.
       on_entry: See :data:`experiments._study.OnEntry`.
       on_stage: Called with a description of each training.
+      tables_of: ``tables_of(fitted, run)`` returns the vectors of a run, which a blend needs.
+
+    Returns:
+      The search. Its blend has the candidates of a blend with their vectors: the selected model,
+      and the best of other kinds that are close.
 
     Raises:
       TrainingDiverged: If all points diverge.
@@ -108,8 +138,9 @@ def tune(
     every = min(spaces[0].config.training.eval_every, longest)
     epochs = tuple(sorted({min(every * math.ceil(longest / _SHORT / every), longest), longest}))
     seeds = np.arange(protocol.seed, protocol.seed + protocol.search_seeds)
-    record = _Record(checkpoints / _FILE)
-    index = count()
+    record, tables = _Record(checkpoints / _FILE), _TablesOfBest(checkpoints)
+    reads = tables_of if protocol.blend > 1 else None
+    index, last_rung = count(), len(epochs) - 1
     for n_runs, entries in record.entries:
         of = Runs(PHASE, n_runs, longest, next(index))
         for entry in entries:
@@ -132,10 +163,13 @@ def tune(
             on_entry(of, entry)
 
         path = checkpoints / f"{PHASE}-{rung}-{chosen[0]}.npz"
-        trained, _ = train.train_candidates(
+        trained, fitted = train.train_candidates(
             partial(fit, own.config, runs, path, report), rung, chosen, len(seeds),
             tolerance=_TOLERANCE,
         )  # fmt: skip
+        if reads is not None and rung == last_rung and fitted is not None:
+            best = int(np.nanargmax(trained.scores))
+            tables.add(chosen[best], reads(fitted, best * len(seeds)))
         trained = trained._replace(seconds=round(agreed(trained.seconds), 3))
         if is_first():
             record.add(trained, n_runs, entries)
@@ -157,14 +191,15 @@ def tune(
         raise no_finite_score()
     last = [found.last(i) for i in range(len(points))]
     best, epochs_of_best, score = _preferred(
-        found, [len(space.points) for space in spaces], len(epochs) - 1
+        found, [len(space.points) for space in spaces], last_rung
     )
     scores = np.array([np.nan if each is None else each[1] for each in last])
     best_epochs = np.array([0 if each is None else each[2] for each in last])
     choice = train.Selection(best, epochs_of_best, score, scores, best_epochs)
     named = [{**own.names, **point} for own, point in zip(owners, points, strict=True)]
-    members = _members(found, owners, choice, protocol.blend, len(epochs) - 1)
-    complete = sum(len(each.candidates) for each in found.trained if each.rung == len(epochs) - 1)
+    members = () if reads is None else _members(found, owners, choice, last_rung)
+    members = tuple(each._replace(tables=tables.of(each.point)) for each in members)
+    complete = sum(len(each.candidates) for each in found.trained if each.rung == last_rung)
     tried = sum(each is not None for each in last)
     said = (
         f"searched {tried} of {len(points)} points for {epochs[0]} epochs, the best {complete} for "
@@ -177,10 +212,9 @@ def _members(
     found: train.HalvingResult,
     owners: Sequence[Space],
     choice: train.Selection,
-    most: int,
     last_rung: int,
 ) -> tuple[Member, ...]:
-    """Returns the models to blend: the selected one, and the best of other kinds that are close."""
+    """Returns the selected model, and the best of other kinds that are close, best first."""
     least = (1 - _BLENDED) * choice.score
     best: dict[Hashable, tuple[float, int, int]] = {}
     for i, own in enumerate(owners):
@@ -193,9 +227,7 @@ def _members(
         (each for kind, each in best.items() if kind != owners[choice.point].kind),
         key=lambda each: -each[0],
     )
-    points = [(choice.point, choice.epochs), *((i, epoch) for _, i, epoch in others)][:most]
-    if len(points) < 2:
-        return ()
+    points = [(choice.point, choice.epochs), *((i, epoch) for _, i, epoch in others)]
     return tuple(Member(owners[i].config, i, epoch) for i, epoch in points)
 
 

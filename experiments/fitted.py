@@ -59,11 +59,14 @@ MODELS: dict[str, ModelEntry] = {
 }
 
 
-COMPETITORS: Mapping[str, tuple[str, ...]] = {
+SWEEPS: Mapping[str, tuple[str, ...]] = {
     "item-knn": ("model_shrinkage=10,100",),
     "ease": ("model_l2=30,100,300",),
+    "ials": ("model_l2=0.003,0.01,0.03,0.1",),
 }
-"""Sweeps of the baselines among which ``--model best`` chooses, where they take seconds."""
+"""Sweeps of the models that are fitted alongside a search of trainings."""
+COMPETITORS = "item-knn", "ease"
+"""Models among which ``--model best`` chooses, where they take seconds."""
 
 
 def settle_model(options: EncoderOptions, swept: tuple[str, ...] = ()) -> dict[str, Any]:

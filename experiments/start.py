@@ -154,7 +154,7 @@ _LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 1e-2}
 """Each step of LightGCN propagates over the whole graph: fewer, narrower and larger steps."""
 _FIRST = 2
 """Number of losses among which ``--loss auto`` chooses without ``--tune``."""
-_BLENDED = 4
+_BLENDED = 6
 """Number of models that ``--loss auto --tune`` blends at most."""
 _MAX_GRAPH = 500_000
 """Number of interactions up to which ``--loss auto --tune`` also tries LightGCN, since each of its
@@ -270,7 +270,7 @@ def spaces(
     found = [_of_loss(config, loss) for loss in first]
     if not config.protocol.tune:
         return found
-    if _may_take_graph(config) and (n_interactions or 0) <= _MAX_GRAPH:
+    if may_change_encoder(config) and (n_interactions or 0) <= _MAX_GRAPH:
         found += [_of_loss(config, loss, GRAPH) for loss in first]
     found += [_of_loss(config, loss) for loss in others]
     for loss in first:
@@ -290,8 +290,8 @@ def _of_loss(
     return _swept(own, family.search), named
 
 
-def _may_take_graph(config: Config) -> bool:
-    """Whether no flag needs the default encoder, so that a search may try LightGCN."""
+def may_change_encoder(config: Config) -> bool:
+    """Whether no flag needs the default encoder, so that a search may try other models."""
     before = start({"loss": AUTO})
     same = {name: getattr(before.encoding, name) for name in ("model", "similarity")}
     training, default = config.training, before.training

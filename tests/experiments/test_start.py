@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from _helpers.studies import history, kill, prepare, read, refused, resume
 
-from crl_jax import baselines, serving, train
+from crl_jax import baselines, models, serving, train
 from experiments._config import SCHEMA
 from experiments._recommend import Recommend
+from experiments._saved import load_model
 from experiments._study import SearchResult
 from experiments._study_command import configure
 from experiments.objectives import OBJECTIVES
@@ -270,9 +271,9 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "want"),
     [
-        ("", 1), ("--tune 5", 4), ("--loss auto --tune 5", 4), ("--loss bpr --tune 5", 1),
+        ("", 1), ("--tune 5", 6), ("--loss auto --tune 5", 6), ("--loss bpr --tune 5", 1),
         ("--tune 5 --blend 1", 1), ("--loss auto --blend 2", 2),
-        ("--encoder lightgcn --loss auto --tune 5", 4),
+        ("--encoder lightgcn --loss auto --tune 5", 6),
         ("--encoder features --item-features x --loss auto --tune 5", 1),
     ],
 )  # fmt: skip
@@ -292,7 +293,7 @@ def rows_of(folder):
 @pytest.mark.slow
 def test_a_loss_is_chosen_on_validation_data(ratings, tmp_path, capsys):
     out = tmp_path / "run"
-    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--tune", "0.05"]
+    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--tune", "0.05", "--blend", "1"]
     assert main([*flags, "--out", str(out)]) == 0
     rows, chosen = rows_of(out), read(out, "metrics.json")["chosen"]
     tried = [SCHEMA.axes(of).values() for of, _ in spaces(configured(*flags, ""))]
@@ -316,6 +317,18 @@ def blended(folder, tables):
     return saved - saved.mean(1, keepdims=True), want
 
 
+@pytest.fixture
+def all_candidates(monkeypatch):
+    """Blends all candidates, whatever their validation scores."""
+
+    def choose(score_fn, start, most):
+        assert not all(start) or len(start) == 2  # a fitted model is no part of the start
+        return np.ones(len(start), bool), score_fn(np.ones(len(start), bool))
+
+    monkeypatch.setattr("experiments._blending.choose", choose)
+
+
+@pytest.mark.usefixtures("all_candidates")
 def test_models_are_blended(ratings, tmp_path, monkeypatch, capsys):
     """A pairwise and a softmax loss; the run ends the same if it is killed in the second model."""
     trained = []
@@ -330,7 +343,7 @@ def test_models_are_blended(ratings, tmp_path, monkeypatch, capsys):
     whole, out = tmp_path / "whole", tmp_path / "killed"
     assert main([*flags, "--out", str(whole)]) == 0
     screen = capsys.readouterr().out
-    np.testing.assert_allclose(*blended(whole, trained), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(*blended(whole, trained[-2:]), rtol=1e-3, atol=1e-3)
     chosen = read(whole, "metrics.json")["chosen"]
     assert [each["loss"] for each in chosen["blend"]] in (["bpr", "info_nce"], ["info_nce", "bpr"])
     assert chosen["blend"][0] == {**chosen["point"], "epochs": chosen["epochs"]}
@@ -347,6 +360,50 @@ def test_models_are_blended(ratings, tmp_path, monkeypatch, capsys):
     got, want = (serving.load(of / "recommender.npz") for of in (out, whole))
     np.testing.assert_array_equal(got.users, want.users)
     np.testing.assert_array_equal(got.items, want.items)
+
+
+@pytest.mark.usefixtures("all_candidates")
+def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, monkeypatch, capsys):
+    trained = []
+
+    def tables_of(fitted, run):
+        trained.append(fitted.tables(run))
+        return trained[-1]
+
+    monkeypatch.setattr("experiments._recommend.tables_of", tables_of)
+    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "trained"]
+    out = tmp_path / "run"
+    assert main([*flags, "--tune", "0.001", "--out", str(out)]) == 0
+    model = load_model(out)
+    chosen, rows = read(out, "metrics.json")["chosen"], rows_of(out)
+    screen = " ".join(capsys.readouterr().out.split())
+    n_trained = sum("loss" in each for each in chosen["blend"])
+    assert n_trained >= 1
+    tables = trained[-n_trained:]
+    for name, kind, n_points in (("ease", baselines.EASE, 3), ("ials", baselines.IALS, 4)):
+        (l2,) = [each["model_l2"] for each in chosen["blend"] if each.get("model") == name]
+        own = [row for row in rows if row["model"] == name]
+        best = max(own, key=lambda row: float(row["valid_ndcg@20"]))
+        assert (len(own), float(best["model_l2"])) == (n_points, l2)
+        tables.append(models.Tables(*kind(l2=l2).fit(model.known).vectors()))
+        assert f"model={name} model_l2={l2:g} (" in screen
+    np.testing.assert_allclose(*blended(out, tables), rtol=2e-3, atol=2e-3)
+
+
+def test_a_fitted_model_may_remain(ratings, tmp_path, monkeypatch):
+    def choose(score_fn, start, most):
+        chosen = np.arange(len(start)) == len(start) - 1
+        return chosen, score_fn(chosen)
+
+    monkeypatch.setattr("experiments._blending.choose", choose)
+    out = tmp_path / "run"
+    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "trained"]
+    assert main([*flags, "--tune", "0.001", "--out", str(out)]) == 0
+    chosen = read(out, "metrics.json")["chosen"]
+    assert chosen["point"]["model"] == "ials"
+    assert "blend" not in chosen
+    assert isinstance(serving.load(out / "recommender.npz").fitted.model, baselines.IALS)
+    assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
 
 
 def test_a_killed_search_ends_as_one_never_killed(ratings, tmp_path, monkeypatch):
