@@ -228,6 +228,8 @@ def select(
         on_stage,
     )  # fmt: skip
     if tuned.blend:
+        if config.encoding.model == BEST and not config.protocol.tune:
+            searched = replace(searched, blend=tuned.blend[:1])  # no second training
         seed, candidates = config.protocol.seed, []
         for name in in_blends:
             own, point, *_ = fitted[name]
@@ -255,10 +257,13 @@ def _alone(config: Config, problem: Problem) -> list[str]:
 def _in_blends(config: Config, problem: Problem) -> list[str]:
     """Returns the models that may be in a blend with trained ones."""
     protocol, part = config.protocol, problem.train
-    if not protocol.tune or protocol.blend == 1 or not may_change_encoder(config):
+    is_long = bool(protocol.tune)
+    if protocol.blend == 1 or not may_change_encoder(config):
         return []
-    found = ["ease"] if min(part.n_users, part.n_items) <= _MAX_WIDTH else []
-    return [*found, "ials"] if problem.n_rows <= _MAX_ROWS else found
+    found = []
+    if (is_long or config.encoding.model == BEST) and min(part.n_users, part.n_items) <= _MAX_WIDTH:
+        found.append("ease")
+    return [*found, "ials"] if is_long and problem.n_rows <= _MAX_ROWS else found
 
 
 def _fitted_alongside(

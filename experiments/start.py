@@ -180,6 +180,7 @@ def start(given: Mapping[str, str]) -> Config:
     if sampler in SAMPLERS and n_neg is not None and sampler != family.sampler:
         n_neg = None if sampler == "in-batch" else family.n_neg_of_anchor
     training = family.training
+    model = BEST if loss == AUTO and _is_open(given) else TRAINED
     if given.get("encoder") == GRAPH:
         training = replace(training, **_LIGHTGCN)
     is_searched = "sweep" not in given and "tune" not in given and not _has_no_search(given)
@@ -199,13 +200,13 @@ def start(given: Mapping[str, str]) -> Config:
         sampling=SamplerOptions(sampler=family.sampler),
         encoding=EncoderOptions(
             similarity=family.similarity,
-            model=BEST if loss == AUTO and _is_open(given) else TRAINED,
+            model=model,
         ),
         training=training,
         protocol=ProtocolOptions(
             sweep=_sweep_flags(sweep),
             search="halving" if sweep or loss == AUTO else "grid",
-            blend=_BLENDED if _is_blended(given, loss) else 1,
+            blend=_BLENDED if _is_blended(given, loss) else 2 if model == BEST else 1,
             keep=tuple(sorted(searched() & given.keys())),
         ),
     )

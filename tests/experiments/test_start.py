@@ -271,7 +271,7 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "want"),
     [
-        ("", 1), ("--tune 5", 6), ("--loss auto --tune 5", 6), ("--loss bpr --tune 5", 1),
+        ("", 2), ("--tune 5", 6), ("--loss auto --tune 5", 6), ("--loss bpr --tune 5", 1),
         ("--tune 5 --blend 1", 1), ("--loss auto --blend 2", 2),
         ("--encoder lightgcn --loss auto --tune 5", 6),
         ("--encoder features --item-features x --loss auto --tune 5", 1),
@@ -388,6 +388,18 @@ def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, monkeypatch, capsys)
         tables.append(models.Tables(*kind(l2=l2).fit(model.known).vectors()))
         assert f"model={name} model_l2={l2:g} (" in screen
     np.testing.assert_allclose(*blended(out, tables), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.usefixtures("all_candidates")
+def test_the_first_run_blends_the_selected_model_with_ease(ratings, tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments._fit._alone", lambda *_: [])
+    out = tmp_path / "run"
+    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "best", "--blend", "2"]
+    assert main([*flags, "--out", str(out)]) == 0
+    selected, fitted = read(out, "metrics.json")["chosen"]["blend"]
+    assert selected["loss"] in ("bpr", "info_nce")
+    assert fitted["model"] == "ease"
+    assert [line.get("run", 0) for line in history(out) if line["phase"] == "final"][-1] == 0
 
 
 def test_a_fitted_model_may_remain(ratings, tmp_path, monkeypatch):
