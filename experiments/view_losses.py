@@ -11,7 +11,7 @@ from typing import Any
 from crl_jax import losses, summary, tasks, weights
 
 from ._ranges import FINITE
-from ._registry import Entry, Hyperparam, Registry, declared, settle, words
+from ._registry import Entry, Hyperparam, Registry, count, declared, settle, words
 
 ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
     "given": None, "labels": tasks.AlphaFromLabels, "views": tasks.AlphaFromViews,
@@ -152,10 +152,12 @@ class PairLoss(LossEntry):
     Attributes:
       temperature: Default initial temperature.
       least_temperature: Default lower bound of the learned temperature.
+      has_states: Whether the loss has a state per pair, see :class:`crl_jax.tasks.SogCLIP`.
     """
 
     temperature: float = 0.07
     least_temperature: float = 0.01
+    has_states: bool = False
 
 
 _NOTES_OF_PAIRS = {
@@ -183,6 +185,19 @@ PAIR_LOSSES = Registry(
             least_temperature=0.0,
         ),
         **{name: _of_pairs(name) for name in LOSSES if name != "info_nce"},
+        "sogclip": PairLoss(
+            help=summary(tasks.SogCLIP),
+            loss=losses.global_contrastive,
+            settings={
+                **declared(
+                    tasks.SogCLIP, "gamma", "false_negative_share", "threshold_rate", sweeps=False
+                ),
+                "warm_up_epochs": count(
+                    20, "Number of epochs before the first update of the thresholds"
+                ),
+            },
+            has_states=True,
+        ),
     },
     make=lambda loss: PairLoss(loss=loss),
 )

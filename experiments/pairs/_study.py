@@ -1,7 +1,8 @@
 """Study of ``python -m experiments.pairs``, see :mod:`experiments._study`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,11 @@ class Pairs(TaskStudy[Config, Problem]):
         """See :meth:`Study.check`."""
         super().check(config)
         _settled_training(config.training, config.objective.loss)
+        if config.training.tile is not None and PAIR_LOSSES[config.objective.loss].has_states:
+            raise ValueError(
+                f"--tile {config.training.tile}: --loss {config.objective.loss} needs all scores "
+                "of a batch at once; omit it."
+            )
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
@@ -111,7 +117,7 @@ class Pairs(TaskStudy[Config, Problem]):
 
     def task(
         self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]
-    ) -> tasks.CLIP:
+    ) -> tasks.CLIP | tasks.SogCLIP:
         """See :meth:`TaskStudy.task`."""
         options, encoder = config.training, problem.encoder
         entry = PAIR_LOSSES[config.objective.loss]
@@ -121,12 +127,17 @@ class Pairs(TaskStudy[Config, Problem]):
         if options.learn_temperature:
             learned["temperature"] = loss["hyperparams"].pop("temperature")
             learned["min_temperature"] = options.least_temperature
+        values = settle("loss", config.objective, PAIR_LOSSES, tuple(numbers)) | numbers
         if "bias" in entry.settings:
-            values = settle("loss", config.objective, PAIR_LOSSES, tuple(numbers)) | numbers
             learned["bias"] = values["bias"]
+        make: Callable[..., tasks.CLIP | tasks.SogCLIP] = tasks.CLIP
+        if entry.has_states:
+            states = {name: values[name] for name in entry.settings}
+            warm_up, n = states.pop("warm_up_epochs"), len(problem.train.captioned.images)
+            make = partial(tasks.SogCLIP, n_examples=n, warm_up=warm_up, **states)
         given = None if encoder.params is None else {"second": {"backbone": encoder.params}}
         n_channels = problem.train.captioned.images.shape[-1]
-        return tasks.CLIP(
+        return make(
             *networks_of(config, n_channels, encoder.settings),
             pretrained=given, augment_first=make_views(config.views), augment_second=draw_caption,
             exclude_equal=options.exclude_equal, tile=options.tile, **loss, **learned,
