@@ -167,7 +167,8 @@ def tune(
             partial(fit, own.config, runs, path, report), rung, chosen, len(seeds),
             tolerance=_TOLERANCE,
         )  # fmt: skip
-        if reads is not None and rung == last_rung and fitted is not None:
+        is_finite = fitted is not None and np.isfinite(trained.scores).any()
+        if reads is not None and rung == last_rung and is_finite:
             best = int(np.nanargmax(trained.scores))
             tables.add(chosen[best], reads(fitted, best * len(seeds)))
         trained = trained._replace(seconds=round(agreed(trained.seconds), 3))

@@ -7,6 +7,7 @@ import pytest
 from _helpers.refusals import raises
 
 from crl_jax import train
+from crl_jax.models import Tables
 from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
 from experiments._tuning import Space, _members, _preferred, tune
@@ -189,3 +190,33 @@ def test_without_a_limit_of_time_the_best_of_each_loss_is_trained_completely(
 def test_a_search_in_which_all_diverge_is_an_error(rates, tmp_path):
     with raises(train.TrainingDiverged, match="No run of the search"):
         search([space(*rates)], Training(diverging=(7.0, 8.0)), tmp_path)
+
+
+def vectors_of(fitted, run):
+    """The learning rate and the seed of a run."""
+    values = [fitted.run_params[name][run] for name in ("lr", "seeds")]
+    return Tables(np.float32([values]), np.float32([values]))
+
+
+@pytest.mark.parametrize("diverging", [(), (8.0,), (7.0, 8.0)])
+def test_candidates_of_a_blend_have_the_vectors_of_their_first_seed(diverging, tmp_path):
+    """Of the first kind, the space of 7 and 8 has the best point, unless both diverge."""
+    training = Training(diverging=diverging)
+    spaces = [space(7, 8), space(6.95, loss="b"), space(6.9, loss="c")]
+    spaces = [
+        replace(each, kind=kind, config=replace(each.config, protocol=blending(each)))
+        for each, kind in zip(spaces, ("one", "one", "two"), strict=True)
+    ]
+    found = [
+        tune(spaces, fit, tmp_path, lambda *_: None, lambda _: None, vectors_of)
+        for fit in (training.fit, None)  # the second goes on with the finished search
+    ]
+    for result in found:
+        points = [result.points[member.point]["lr"] for member in result.blend]
+        assert points == [6.95 if 7.0 in diverging else 7.0, 6.9]
+        for lr, member in zip(points, result.blend, strict=True):
+            np.testing.assert_array_equal(member.tables.users, np.float32([[lr, SEED]]))
+
+
+def blending(of):
+    return replace(of.config.protocol, blend=2)
