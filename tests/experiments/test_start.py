@@ -328,16 +328,22 @@ def all_candidates(monkeypatch):
     monkeypatch.setattr("experiments._blending.choose", choose)
 
 
-@pytest.mark.usefixtures("all_candidates")
-def test_models_are_blended(ratings, tmp_path, monkeypatch, capsys):
-    """A pairwise and a softmax loss; the run ends the same if it is killed in the second model."""
-    trained = []
+@pytest.fixture
+def trained(monkeypatch):
+    """The vectors that trainings return, in their order."""
+    found = []
 
     def tables_of(fitted, run):
-        trained.append(fitted.tables(run))
-        return trained[-1]
+        found.append(fitted.tables(run))
+        return found[-1]
 
     monkeypatch.setattr("experiments._recommend.tables_of", tables_of)
+    return found
+
+
+@pytest.mark.usefixtures("all_candidates")
+def test_models_are_blended(ratings, tmp_path, monkeypatch, trained, capsys):
+    """A pairwise and a softmax loss; the run ends the same if it is killed in the second model."""
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "trained"]
     flags += ["--blend", "2", "--checkpoint-seconds", "0"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
@@ -363,14 +369,7 @@ def test_models_are_blended(ratings, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, monkeypatch, capsys):
-    trained = []
-
-    def tables_of(fitted, run):
-        trained.append(fitted.tables(run))
-        return trained[-1]
-
-    monkeypatch.setattr("experiments._recommend.tables_of", tables_of)
+def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, trained, capsys):
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "trained"]
     out = tmp_path / "run"
     assert main([*flags, "--tune", "0.001", "--out", str(out)]) == 0

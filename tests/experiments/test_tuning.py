@@ -200,7 +200,7 @@ def vectors_of(fitted, run):
 
 @pytest.mark.parametrize("diverging", [(), (8.0,), (7.0, 8.0)])
 def test_candidates_of_a_blend_have_the_vectors_of_their_first_seed(diverging, tmp_path):
-    """Of the first kind, the space of 7 and 8 has the best point, unless both diverge."""
+    """The space of 7 and 8 has the best point of the first kind, unless both diverge."""
     training = Training(diverging=diverging)
     spaces = [space(7, 8), space(6.95, loss="b"), space(6.9, loss="c")]
     spaces = [
