@@ -1,7 +1,7 @@
 """Implicit alternating least squares (iALS)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -67,12 +67,9 @@ class IALS(Baseline):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
-
-        def score(given: Histories) -> Any:
-            users, items = self.vectors(given, arrays)
-            return dense(users @ items.T)
-
-        return score
+        items = arrays["items"]
+        wide = items.T.astype(np.float32)
+        return lambda given: dense(self.solve(given, items).astype(np.float32) @ wide)
 
     def vectors(self, rows: Histories, arrays: Arrays) -> Vectors:
         """See :meth:`Baseline.vectors`."""
