@@ -24,6 +24,12 @@ UNKNOWN_SHARE = 0.01
 UNKNOWN_HARDNESS = 0.9
 """Default β of the Bayesian loss of images without classes, and of graphs and pairs."""
 
+THRESHOLDS = {
+    **declared(tasks.GloFND, "false_negative_share", "threshold_rate", sweeps=False),
+    "warm_up_epochs": count(20, "Number of epochs before the first update of the thresholds"),
+}
+"""Flags of the learned thresholds of false negatives."""
+
 Weigh = Callable[[Any, Mapping[str, Any], Any], Any]
 
 
@@ -189,12 +195,8 @@ PAIR_LOSSES = Registry(
             help=summary(tasks.SogCLIP),
             loss=losses.global_contrastive,
             settings={
-                **declared(
-                    tasks.SogCLIP, "gamma", "false_negative_share", "threshold_rate", sweeps=False
-                ),
-                "warm_up_epochs": count(
-                    20, "Number of epochs before the first update of the thresholds"
-                ),
+                **THRESHOLDS,
+                **declared(tasks.SogCLIP, "gamma", "false_negative_share", sweeps=False),
             },
             has_states=True,
         ),

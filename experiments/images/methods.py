@@ -13,6 +13,7 @@ from crl_jax import data, losses, models, tasks
 
 from .._ranges import COUNT
 from .._registry import Entry, count, declared
+from ..view_losses import THRESHOLDS
 
 
 @dataclass(frozen=True)
@@ -141,12 +142,6 @@ def _by_labels(task: Callable[..., Any]) -> Callable[[Parts], Any]:
 
 _MOCO = declared(tasks.MoCo, "queue", "momentum", defaults={"momentum": 0.99}, sweeps=False)
 
-_THRESHOLDS = {
-    **declared(tasks.GloFND, "false_negative_share", "threshold_rate", sweeps=False),
-    "warm_up_epochs": count(20, "Number of epochs before the first update of the thresholds"),
-}
-
-
 METHODS: Mapping[str, Method] = {
     "simclr": Method(source=tasks.SimCLR, make=_simclr),
     "moco": Method(source=tasks.MoCo, hyperparams=_MOCO, make=_moco),
@@ -176,11 +171,11 @@ METHODS: Mapping[str, Method] = {
         make=_attention,
         takes_loss=False,
     ),
-    "glofnd": Method(source=tasks.GloFND, hyperparams=_THRESHOLDS, make=_glofnd),
+    "glofnd": Method(source=tasks.GloFND, hyperparams=THRESHOLDS, make=_glofnd),
     "sogclr": Method(
         source=tasks.SogCLR,
         hyperparams={
-            **_THRESHOLDS,
+            **THRESHOLDS,
             **declared(tasks.SogCLR, "gamma", "false_negative_share", sweeps=False),
         },
         make=_sogclr,
