@@ -57,8 +57,7 @@ def blended(
     if len(candidates) < 2 or not n_close:
         return replace(searched, blend=())
     on_stage("blend: validation")
-    assert problem.valid is not None
-    layout = metrics.eval_layout(problem.train, problem.valid)
+    layout = problem.valid_layout
     tables = [member.tables for member in candidates]
 
     def score(chosen: np.ndarray) -> np.ndarray:

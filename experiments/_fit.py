@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,15 @@ _MAX_WIDTH = 2048
 
 
 class Fit(Recommend):
-    """Baselines. A learned model is a :class:`crl_jax.baselines.FittedBaseline`."""
+    """Baselines. A learned model is a :class:`crl_jax.baselines.FittedBaseline`.
+
+    Attributes:
+      best: The model with the best validation score of a search; None before one.
+    """
 
     def __init__(self) -> None:
         self._seconds = 0.0
+        self.best: baselines.FittedBaseline | None = None
 
     def folder_name(self, config: Config) -> str:
         """See :meth:`Study.folder_name`."""
@@ -107,8 +112,7 @@ class Fit(Recommend):
         axes, protocol = SCHEMA.axes(config), config.protocol
         if not axes:
             return no_search(0)
-        assert problem.valid is not None
-        layout = metrics.eval_layout(problem.train, problem.valid)
+        layout = problem.valid_layout
         runs = train.grid(axes, range(protocol.seed, protocol.seed + protocol.search_seeds))
         n = len(runs["seeds"])
         all_points = [{name: float(runs[name][i]) for name in axes} for i in range(n)]
@@ -118,7 +122,10 @@ class Fit(Recommend):
             fitted = self._timed(config, problem.train, point, int(runs["seeds"][i]))
             lists, _ = fitted.recommend(layout.users, VALIDATION_K)
             values = metrics.evaluate_lists(lists, layout, ks=VALIDATION_K)
-            found.append(float(metrics.summarize(values)[f"ndcg@{VALIDATION_K}"]))
+            score = float(metrics.summarize(values)[f"ndcg@{VALIDATION_K}"])
+            if self.best is None or score > max(found):
+                self.best = fitted
+            found.append(score)
         scores = np.reshape(found, (-1, protocol.search_seeds)).mean(axis=1)
         if not np.isfinite(scores).any():
             raise no_finite_score()
@@ -203,7 +210,11 @@ def fitted_tables(
 ) -> models.Tables:
     """Returns the vectors of a model that is fitted to the data of a phase."""
     part = problem.joined(problem.learned(phase, config.protocol.final_training))
-    users, items = fit_point(config, part, point, seed).vectors()
+    return _tables(fit_point(config, part, point, seed))
+
+
+def _tables(fitted: baselines.FittedBaseline) -> models.Tables:
+    users, items = fitted.vectors()
     return models.Tables(jnp.asarray(users), jnp.asarray(items))
 
 
@@ -223,19 +234,12 @@ def select(
       on_stage: See :data:`experiments._study.OnStage`.
     """
     alone, in_blends = _alone(config, problem), _in_blends(config, problem)
-    searched, fitted = _fitted_alongside(
-        tuned, [name for name in SWEEPS if name in (*alone, *in_blends)], config, problem, on_entry,
-        on_stage,
-    )  # fmt: skip
+    with_vectors = {name: name in in_blends for name in SWEEPS if name in (*alone, *in_blends)}
+    searched, fitted = _fitted_alongside(tuned, with_vectors, config, problem, on_entry, on_stage)
     if tuned.blend:
         if config.encoding.model == BEST and not config.protocol.tune:
             searched = replace(searched, blend=tuned.blend[:1])  # no second training
-        seed, candidates = config.protocol.seed, []
-        for name in in_blends:
-            own, point, *_ = fitted[name]
-            values = {key: searched.points[point][key] for key in SCHEMA.axes(own)}
-            tables = fitted_tables(own, problem, "search", values, seed)
-            candidates.append(fitted[name]._replace(tables=tables))
+        candidates = [fitted[name] for name in in_blends]
         searched = blended(searched, candidates, config, problem, on_stage)
     scores = searched.choice.scores
     best = max((fitted[name] for name in alone), key=lambda m: scores[m.point], default=None)
@@ -267,15 +271,18 @@ def _in_blends(config: Config, problem: Problem) -> list[str]:
 
 
 def _fitted_alongside(
-    tuned: SearchResult, names: list[str], config: Config, problem: Problem, on_entry: OnEntry,
-    on_stage: OnStage,
+    tuned: SearchResult, with_vectors: Mapping[str, bool], config: Config, problem: Problem,
+    on_entry: OnEntry, on_stage: OnStage,
 ) -> tuple[SearchResult, dict[str, Member]]:  # fmt: skip
-    """Returns a search with the points of fitted models, and the best of each model by its name."""
-    if not names:
+    """Returns a search with the points of fitted models, and the best of each model by its name.
+
+    ``with_vectors`` has the names of the models, and whether their vectors are needed.
+    """
+    if not with_vectors:
         return tuned, {}
     began, points, members = time.perf_counter(), [*tuned.points], {}
     scores, epochs = tuned.choice.scores, tuned.choice.best_epochs
-    for name in names:
+    for name, has_vectors in with_vectors.items():
         protocol = replace(
             config.protocol, sweep=SWEEPS[name], search_seeds=1, tune=None, search="grid", blend=1
         )
@@ -286,11 +293,13 @@ def _fitted_alongside(
         study = Fit()
         own = study.complete(own, problem)
         found = study.search(own, problem, Path(), on_entry, on_stage)
-        members[name] = Member(own, len(points) + found.choice.point, 0)
+        assert study.best is not None
+        tables = _tables(study.best) if has_vectors else None
+        members[name] = Member(own, len(points) + found.choice.point, 0, tables)
         points += [{"model": name, **point} for point in found.points]
         scores = np.concatenate([scores, found.choice.scores])
         epochs = np.concatenate([epochs, found.choice.best_epochs])
     choice = replace(tuned.choice, scores=scores, best_epochs=epochs)
     seconds = time.perf_counter() - began
-    said = f"{tuned.said}; fitted {', '.join(names)} in {seconds:.0f} s"
+    said = f"{tuned.said}; fitted {', '.join(with_vectors)} in {seconds:.0f} s"
     return replace(tuned, points=points, choice=choice, said=said), members

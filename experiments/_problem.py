@@ -66,6 +66,12 @@ class Problem:
             return metrics.eval_layout(self.known, self.test)
 
     @cached_property
+    def valid_layout(self) -> metrics.EvalLayout:
+        """Layout of the evaluation on the validation set, in which training items are masked."""
+        assert self.valid is not None
+        return metrics.eval_layout(self.train, self.valid)
+
+    @cached_property
     def exposed_layout(self) -> metrics.EvalLayout | None:
         """Layout of the evaluation among each user's items of the test part; see ``exposed``."""
         if self.exposed is None:

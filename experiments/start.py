@@ -198,24 +198,23 @@ def start(given: Mapping[str, str]) -> Config:
             **{name: value for name, value in values.items() if name in takes},
         ),
         sampling=SamplerOptions(sampler=family.sampler),
-        encoding=EncoderOptions(
-            similarity=family.similarity,
-            model=model,
-        ),
+        encoding=EncoderOptions(similarity=family.similarity, model=model),
         training=training,
         protocol=ProtocolOptions(
             sweep=_sweep_flags(sweep),
             search="halving" if sweep or loss == AUTO else "grid",
-            blend=_BLENDED if _is_blended(given, loss) else 2 if model == BEST else 1,
+            blend=_n_blended(given, loss, model),
             keep=tuple(sorted(searched() & given.keys())),
         ),
     )
 
 
-def _is_blended(given: Mapping[str, str], loss: str) -> bool:
-    """Whether the models of a search are blended: of a long one, without side features."""
+def _n_blended(given: Mapping[str, str], loss: str, model: str) -> int:
+    """Returns the maximum number of models of a blend: several of a long search, else with EASE."""
     has_vectors = given.get("encoder", GRAPH) in ("mf", GRAPH)
-    return loss == AUTO and "tune" in given and has_vectors
+    if loss == AUTO and "tune" in given and has_vectors:
+        return _BLENDED
+    return 2 if model == BEST else 1
 
 
 def kind_of(config: Config) -> tuple[str, str]:
