@@ -8,8 +8,10 @@ test part is read. Regret is the relative difference in NDCG@20 to the best sing
 the table; that of a blend may be negative. Completed runs are not repeated.
 
     python -m benchmarks.defaults --data DIR --runs runs/defaults
+    python -m benchmarks.defaults --data DIR --runs runs/defaults --new --methods auto lightgcn
 
-``DIR`` has folders ml-100k, ml-1m, gowalla and yelp2018.
+``DIR`` has folders ml-100k, ml-1m, gowalla and yelp2018. With ``--new``, the datasets are other
+parts of them and another simulation, on which nothing was decided.
 """
 
 import csv
@@ -69,6 +71,19 @@ DATASETS: Mapping[str, Callable[[Path], data.Interactions]] = {
         data.simulate(n_users=3000, n_items=3000, n_exposed=60, seed=4).interactions
     ),
 }
+NEW: Mapping[str, Callable[[Path], data.Interactions]] = {
+    "ml-1m-users": lambda folder: part(_training_part(folder / "ml-1m" / "pairs.txt"), 900, 11, 5),
+    "ml-1m-half": lambda folder: part(
+        _training_part(folder / "ml-1m" / "pairs.txt"), 2500, 12, 5, 0.3
+    ),
+    "gowalla-sparse": lambda folder: part(_training_part(folder / "gowalla"), 8000, 13, 4, 0.5),
+    "yelp": lambda folder: part(_training_part(folder / "yelp2018"), 6000, 14, 5),
+    "yelp-core": lambda folder: part(_training_part(folder / "yelp2018"), 14_000, 15, 18),
+    "simulated": lambda folder: (
+        data.simulate(n_users=1500, n_items=2500, n_exposed=90, seed=16).interactions
+    ),
+}
+"""Datasets on which no default and no rule was decided."""
 
 
 def main() -> None:
@@ -76,17 +91,21 @@ def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the datasets")
     parser.add_argument("--runs", type=Path, default=Path("runs/defaults"), help="run directories")
-    parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
+    parser.add_argument("--new", action="store_true", help="datasets on which nothing was decided")
+    parser.add_argument("--datasets", nargs="+", help="by default all")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--searches", nargs="+", choices=METHODS, default=list(METHODS),
                         help="those of the methods that also run with --tune")  # fmt: skip
     parser.add_argument("--minutes", type=float, default=0.5, help="of each search; 0 for none")
     parser.add_argument("--out", type=Path, default=RESULTS / "defaults")
     args = parser.parse_args()
+    makers, prefix = (NEW, "new-") if args.new else (DATASETS, "")
+    if unknown := sorted({*(args.datasets or ())} - makers.keys()):
+        parser.error(f"--datasets takes some of {', '.join(makers)}, got {unknown[0]}")
     args.runs.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    for name in args.datasets:
-        log = DATASETS[name](args.data)
+    for name in args.datasets or makers:
+        log = makers[name](args.data)
         path = args.runs / f"{name}.csv"
         write(path, log)
         sizes = {"users": log.n_users, "items": log.n_items, "interactions": len(log)}
@@ -114,9 +133,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with_regret(rows)
     about = environment("crl_jax", "jax", "jaxlib", "numpy")
-    write_csv(args.out / "runs.csv", [{**row, **about} for row in rows])
+    write_csv(args.out / f"{prefix}runs.csv", [{**row, **about} for row in rows])
     summary = summarize(rows)
-    write_csv(args.out / "methods.csv", summary)
+    write_csv(args.out / f"{prefix}methods.csv", summary)
     show(summary, ("method", "mode", "rank", "regret", "worst", "seconds"))
 
 

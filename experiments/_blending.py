@@ -13,7 +13,7 @@ from ._processes import agreed
 from ._ranking import VALIDATION_K
 from ._study import Member, SearchResult
 from .fitted import TRAINED
-from .start import AUTO
+from .start import AUTO, may_change_encoder
 
 _CLOSE = 0.05
 """Relative difference in validation scores to the best within which models are in a blend at first.
@@ -67,7 +67,9 @@ def blended(
         return np.asarray(values[f"ndcg@{VALIDATION_K}"], np.float64)
 
     start = [i < n_close for i in range(len(candidates))]
-    chosen, values = choose(score, start, config.protocol.blend)
+    is_any = may_change_encoder(config)  # otherwise, a model with the named encoder remains
+    is_own = [is_any or i < len(searched.blend) for i in range(len(candidates))]
+    chosen, values = choose(score, start, is_own, config.protocol.blend)
     found = [member for member, is_in in zip(candidates, chosen, strict=True) if agreed(is_in)]
     return _selected(searched, found, float(values.mean()))
 
@@ -93,7 +95,10 @@ def _selected(searched: SearchResult, members: Sequence[Member], score: float) -
 
 
 def choose(
-    score_fn: Callable[[np.ndarray], np.ndarray], start: Sequence[bool], most: int
+    score_fn: Callable[[np.ndarray], np.ndarray],
+    start: Sequence[bool],
+    is_own: Sequence[bool],
+    most: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Adds and removes models while the mean score rises by more than its standard error.
 
@@ -104,6 +109,7 @@ def choose(
     Args:
       score_fn: Returns the score of each user for a choice of models, booleans ``[n]``.
       start: The choice to start from.
+      is_own: The models of which one remains in the choice.
       most: Maximum number of models.
 
     Returns:
@@ -116,7 +122,7 @@ def choose(
         for i in range(len(chosen)):
             changed = chosen.copy()
             changed[i] = not changed[i]
-            if not 1 <= changed.sum() <= most:
+            if changed.sum() > most or not changed[np.asarray(is_own)].any():
                 continue
             others = score_fn(changed)
             gain = float((others - scores).mean())

@@ -23,7 +23,7 @@ from ._registry import filled
 from ._saved import RECOMMENDER, Model, save_model
 from ._study import Member, OnEntry, SearchResult, no_finite_score, no_search
 from .fitted import BEST, COMPETITORS, MODELS, PREFIX, SWEEPS, settle_model
-from .start import may_change_encoder
+from .start import may_add_models
 
 _MAX_ROWS = 30_000
 """Number of users and items up to which iALS takes less than a minute per point."""
@@ -237,8 +237,8 @@ def select(
     with_vectors = {name: name in in_blends for name in SWEEPS if name in (*alone, *in_blends)}
     searched, fitted = _fitted_alongside(tuned, with_vectors, config, problem, on_entry, on_stage)
     if tuned.blend:
-        if config.encoding.model == BEST and not config.protocol.tune:
-            searched = replace(searched, blend=tuned.blend[:1])  # no second training
+        if _trains_one(config):
+            searched = replace(searched, blend=tuned.blend[:1])
         candidates = [fitted[name] for name in in_blends]
         searched = blended(searched, candidates, config, problem, on_stage)
     scores = searched.choice.scores
@@ -258,16 +258,21 @@ def _alone(config: Config, problem: Problem) -> list[str]:
     return [name for name in COMPETITORS if MODELS[name].source in feasible]
 
 
+def _trains_one(config: Config) -> bool:
+    """Whether a blend has one trained model, so that a short run has no second final training."""
+    is_first_run = config.encoding.model == BEST or "encoder" in config.protocol.keep
+    return is_first_run and not config.protocol.tune
+
+
 def _in_blends(config: Config, problem: Problem) -> list[str]:
     """Returns the models that may be in a blend with trained ones."""
     protocol, part = config.protocol, problem.train
-    is_long = bool(protocol.tune)
-    if protocol.blend == 1 or not may_change_encoder(config):
+    if protocol.blend == 1 or not may_add_models(config):
         return []
     found = []
-    if (is_long or config.encoding.model == BEST) and min(part.n_users, part.n_items) <= _MAX_WIDTH:
+    if (protocol.tune or _trains_one(config)) and min(part.n_users, part.n_items) <= _MAX_WIDTH:
         found.append("ease")
-    return [*found, "ials"] if is_long and problem.n_rows <= _MAX_ROWS else found
+    return [*found, "ials"] if protocol.tune and problem.n_rows <= _MAX_ROWS else found
 
 
 def _fitted_alongside(

@@ -203,18 +203,19 @@ def start(given: Mapping[str, str]) -> Config:
         protocol=ProtocolOptions(
             sweep=_sweep_flags(sweep),
             search="halving" if sweep or loss == AUTO else "grid",
-            blend=_n_blended(given, loss, model),
+            blend=_n_blended(given, loss),
             keep=tuple(sorted(searched() & given.keys())),
         ),
     )
 
 
-def _n_blended(given: Mapping[str, str], loss: str, model: str) -> int:
+def _n_blended(given: Mapping[str, str], loss: str) -> int:
     """Returns the maximum number of models of a blend: several of a long search, else with EASE."""
-    has_vectors = given.get("encoder", GRAPH) in ("mf", GRAPH)
-    if loss == AUTO and "tune" in given and has_vectors:
+    if loss != AUTO or given.get("encoder", GRAPH) not in ("mf", GRAPH):
+        return 1
+    if "tune" in given:
         return _BLENDED
-    return 2 if model == BEST else 1
+    return 2 if _is_open({name: x for name, x in given.items() if name != "encoder"}) else 1
 
 
 def kind_of(config: Config) -> tuple[str, str]:
@@ -292,12 +293,17 @@ def _of_loss(
 
 def may_change_encoder(config: Config) -> bool:
     """Whether no flag needs the default encoder, so that a search may try other models."""
+    is_default = config.encoding.encoder == EncoderOptions().encoder
+    return is_default and "encoder" not in config.protocol.keep and may_add_models(config)
+
+
+def may_add_models(config: Config) -> bool:
+    """Whether a blend may add models, since no flag but ``--encoder`` says how one is made."""
     before = start({"loss": AUTO})
-    same = {name: getattr(before.encoding, name) for name in ("model", "similarity")}
+    same = {name: getattr(before.encoding, name) for name in ("encoder", "model", "similarity")}
     training, default = config.training, before.training
     return (
         replace(config.encoding, **same) == before.encoding
-        and "encoder" not in config.protocol.keep
         and config.contrasting == before.contrasting
         and training.optimizer_mode == default.optimizer_mode
         and training.batches == default.batches

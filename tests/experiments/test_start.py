@@ -273,7 +273,8 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
     [
         ("", 2), ("--tune 5", 6), ("--loss auto --tune 5", 6), ("--loss bpr --tune 5", 1),
         ("--tune 5 --blend 1", 1), ("--loss auto --blend 2", 2),
-        ("--encoder lightgcn --loss auto --tune 5", 6),
+        ("--encoder lightgcn --loss auto --tune 5", 6), ("--encoder lightgcn", 2),
+        ("--encoder lightgcn --lr 0.01", 1), ("--encoder lightgcn --blend 1", 1),
         ("--encoder features --item-features x --loss auto --tune 5", 1),
     ],
 )  # fmt: skip
@@ -321,7 +322,7 @@ def blended(folder, tables):
 def all_candidates(monkeypatch):
     """Blends all candidates, whatever their validation scores."""
 
-    def choose(score_fn, start, most):
+    def choose(score_fn, start, is_own, most):
         assert not all(start) or len(start) == 2  # a fitted model is no part of the start
         return np.ones(len(start), bool), score_fn(np.ones(len(start), bool))
 
@@ -390,10 +391,11 @@ def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, trained, capsys):
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_the_first_run_blends_the_selected_model_with_ease(ratings, tmp_path, monkeypatch):
+@pytest.mark.parametrize("flags", [("--model", "best"), ("--encoder", "lightgcn")], ids=" ".join)
+def test_the_first_run_blends_the_selected_model_with_ease(ratings, tmp_path, monkeypatch, flags):
     monkeypatch.setattr("experiments._fit._alone", lambda *_: [])
     out = tmp_path / "run"
-    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "best", "--blend", "2"]
+    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--blend", "2", *flags]
     assert main([*flags, "--out", str(out)]) == 0
     selected, fitted = read(out, "metrics.json")["chosen"]["blend"]
     assert selected["loss"] in ("bpr", "info_nce")
@@ -402,7 +404,7 @@ def test_the_first_run_blends_the_selected_model_with_ease(ratings, tmp_path, mo
 
 
 def test_a_fitted_model_may_remain(ratings, tmp_path, monkeypatch):
-    def choose(score_fn, start, most):
+    def choose(score_fn, start, is_own, most):
         chosen = np.arange(len(start)) == len(start) - 1
         return chosen, score_fn(chosen)
 
