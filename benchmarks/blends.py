@@ -1,15 +1,15 @@
-"""Sum of a training-free graph filter and a trained model, on the standard split of Gowalla.
+"""Sum of a training-free graph filter and a trained model, on the standard splits.
 
 Each user's scores are standardised. The weight of the trained model is decided on a tenth of the
 training part and some of the users, with models of the rest. Both are then fitted to the whole
 training part and evaluated once on the test part. P-values come from paired t-tests of NDCG@20 over
 users.
 
-    python -m benchmarks.blends --data DATASETS/gowalla --runs runs/blends
+    python -m benchmarks.blends --data DATASETS --dataset gowalla --runs runs/blends
 """
 
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,17 @@ from scipy import stats
 
 from crl_jax import baselines, data, metrics, serving
 
-from ._report import RESULTS, Row, environment
+from ._report import RESULTS, Row, count, environment
 from ._runs import record, run, show
 from .defaults import write
 from .filters import METRICS, models
 
-WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+MEMBERS: Mapping[str, tuple[str, str]] = {
+    "gowalla": ("ChebyCF", "gowalla-hard"),
+    "yelp2018": ("GF-CF", "gowalla-hard"),
+}
+"""The filter and the recipe of the trained model, by dataset."""
+WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _DECIDING = 4096
 """Number of users on whom the weight is decided."""
 _BLOCK = 512
@@ -115,48 +120,53 @@ def compared(found: dict[str, dict[str, Any]], blend: str) -> list[Row]:
     return rows
 
 
-def trained(split: data.Split, recipe: str, folder: Path) -> serving.Recommender:
+def trained(
+    split: data.Split, recipe: str, folder: Path, epochs: int | None = None
+) -> serving.Recommender:
     """Trains a recipe on the training part of a split, and returns its recommender."""
     assert split.test is not None
     source = folder / "data"
     source.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", split.train), ("test", split.test)):
         write(source / f"{name}.csv", part)
-    run("recommend", ["--recipe", recipe, "--data", str(source), "--baselines", "none"],
-        folder / "run")  # fmt: skip
+    flags = ["--recipe", recipe, "--data", str(source), "--baselines", "none"]
+    flags += [] if epochs is None else ["--epochs", str(epochs)]
+    run("recommend", flags, folder / "run")
     return serving.Recommender.load(folder / "run" / "recommender.npz")
 
 
 def main() -> None:
     """Decides the weight on validation data, and evaluates the blend on the test part."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the dataset")
-    parser.add_argument("--recipe", default="gowalla-hard", help="recipe of the trained model")
-    parser.add_argument("--filter", default="ChebyCF", choices=models("gowalla"))
+    parser.add_argument("--data", type=Path, required=True, help="folder of the datasets' folders")
+    parser.add_argument("--dataset", choices=MEMBERS, default="gowalla")
+    parser.add_argument("--deciding-epochs", type=count, help="epochs of the training on which the "
+                        "weight is decided; by default those of the recipe")  # fmt: skip
     parser.add_argument("--runs", type=Path, default=Path("runs/blends"), help="run directories")
     parser.add_argument("--out", type=Path, default=RESULTS / "standard" / "blends.csv")
     args = parser.parse_args()
-    whole = data.load(args.data)
+    filter_name, recipe = MEMBERS[args.dataset]
+    whole = data.load(args.data / args.dataset)
     assert isinstance(whole, data.Split)
     cut = data.with_validation(whole, valid=0.1, seed=0)
-    model, _ = models("gowalla")[args.filter]
+    model, _ = models(args.dataset)[filter_name]
     inner = data.Split(train=cut.train, test=cut.valid)
 
-    def members(split: data.Split, phase: str) -> list[Scores]:
-        recommender = trained(split, args.recipe, args.runs / f"{args.recipe}-{phase}")
+    def members(split: data.Split, phase: str, epochs: int | None = None) -> list[Scores]:
+        recommender = trained(split, recipe, args.runs / f"{recipe}-{phase}", epochs)
         return members_of(split, model, recommender)
 
     tried = [(1.0, weight) for weight in WEIGHTS]
-    values = evaluated(inner, members(inner, "validation"), tried, _DECIDING)
+    values = evaluated(inner, members(inner, "validation", args.deciding_epochs), tried, _DECIDING)
     scores = [float(np.mean(each["ndcg@20"])) for each in values]
     weight = WEIGHTS[int(np.argmax(scores))]
     show([dict(zip(map(str, WEIGHTS), scores, strict=True))], [*map(str, WEIGHTS)])
-    names = args.filter, args.recipe, f"{args.filter} + {args.recipe}"
+    names = filter_name, recipe, f"{filter_name} + {recipe}"
     alone_and_blended = (1.0, 0.0), (0.0, 1.0), (1.0, weight)
     values = evaluated(whole, members(whole, "test"), alone_and_blended)
     found = dict(zip(names, values, strict=True))
     rows = [
-        {"dataset": "gowalla", "weight": weight if " + " in row["model"] else "", **row}
+        {"dataset": args.dataset, "weight": weight if " + " in row["model"] else "", **row}
         for row in compared(found, names[-1])
     ]
     record(args.out, rows, ("dataset", "model"), environment("crl_jax", "jax", "numpy", "scipy"))
