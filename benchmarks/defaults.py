@@ -34,6 +34,8 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     **{loss: ("--loss", loss) for loss in LOSSES},
 }
 """Flags of each method; none names a hyper-parameter."""
+_CHOOSING = ("auto", "lightgcn")
+"""Methods that choose the loss, and blend models."""
 _CHOICE = 4
 """Ratio of the time of a search that also chooses the loss and that of others."""
 IALS_L2 = (0.003, 0.01, 0.03)
@@ -110,9 +112,11 @@ def main() -> None:
         write(path, log)
         sizes = {"users": log.n_users, "items": log.n_items, "interactions": len(log)}
         trainings = {(method, "defaults"): METHODS[method] for method in args.methods}
+        for method in [method for method in args.methods if method in _CHOOSING]:
+            trainings[method, "defaults of one model"] = (*METHODS[method], "--blend", "1")
         if args.minutes:
             for method in [method for method in args.methods if method in args.searches]:
-                is_choice = method in ("auto", "lightgcn")
+                is_choice = method in _CHOOSING
                 minutes = args.minutes * (_CHOICE if is_choice else 1)
                 search = (*METHODS[method], "--tune", f"{minutes:g}")
                 trainings[method, "search"] = search

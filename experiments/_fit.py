@@ -27,6 +27,8 @@ from .start import may_add_models
 
 _MAX_ROWS = 30_000
 """Number of users and items up to which iALS takes less than a minute per point."""
+_MAX_ROWS_OF_FIRST_RUN = 10_000
+"""Number of users and items up to which iALS takes a few seconds in all."""
 _MAX_WIDTH = 2048
 """Greatest dimension of the vectors of EASE in a blend."""
 
@@ -267,12 +269,12 @@ def _trains_one(config: Config) -> bool:
 def _in_blends(config: Config, problem: Problem) -> list[str]:
     """Returns the models that may be in a blend with trained ones."""
     protocol, part = config.protocol, problem.train
-    if protocol.blend == 1 or not may_add_models(config):
+    is_search_or_first_run = protocol.tune or _trains_one(config)
+    if protocol.blend == 1 or not is_search_or_first_run or not may_add_models(config):
         return []
-    found = []
-    if (protocol.tune or _trains_one(config)) and min(part.n_users, part.n_items) <= _MAX_WIDTH:
-        found.append("ease")
-    return [*found, "ials"] if protocol.tune and problem.n_rows <= _MAX_ROWS else found
+    found = ["ease"] if min(part.n_users, part.n_items) <= _MAX_WIDTH else []
+    most = _MAX_ROWS if protocol.tune else _MAX_ROWS_OF_FIRST_RUN
+    return [*found, "ials"] if problem.n_rows <= most else found
 
 
 def _fitted_alongside(

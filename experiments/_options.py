@@ -193,8 +193,9 @@ class ProtocolOptions(_study_options.SeedOptions):
     blend: Annotated[int, Range(1, 100)] = field(default=1, metadata={WAS: 1})
     """Maximum number of models whose standardised scores are summed: of the best of several kinds
     of losses and encoders that --loss auto tries, and with --tune EASE and iALS, those whose sum
-    ranks the validation part well. By default 6 with --tune; 2 for a run without flags of a
-    training but --encoder, which adds EASE to the selected model if that helps; otherwise 1."""
+    ranks the validation part well. By default 6 with --tune; 3 for a run without flags of a
+    training but --encoder, which adds EASE and iALS to the selected model if that helps; otherwise
+    1."""
     keep: tuple[str, ...] = field(default=(), metadata={WAS: ()})
     """Names of the flags that --tune does not search; by default those that are given."""
     final_training: Literal["train", "train+valid", "all"] = "train+valid"

@@ -156,6 +156,8 @@ _FIRST = 2
 """Number of losses among which ``--loss auto`` chooses without ``--tune``."""
 _BLENDED = 6
 """Number of models that ``--loss auto --tune`` blends at most."""
+_BLENDED_FIRST = 3
+"""Number of models that a first run blends at most: a trained one, EASE and iALS."""
 _MAX_GRAPH = 500_000
 """Number of interactions up to which ``--loss auto --tune`` also tries LightGCN, since each of its
 steps costs a propagation over all of them."""
@@ -210,12 +212,13 @@ def start(given: Mapping[str, str]) -> Config:
 
 
 def _n_blended(given: Mapping[str, str], loss: str) -> int:
-    """Returns the maximum number of models of a blend: several of a long search, else with EASE."""
+    """Returns the maximum number of models of a blend."""
     if loss != AUTO or given.get("encoder", GRAPH) not in ("mf", GRAPH):
         return 1
     if "tune" in given:
         return _BLENDED
-    return 2 if _is_open({name: x for name, x in given.items() if name != "encoder"}) else 1
+    is_first_run = _is_open({name: x for name, x in given.items() if name != "encoder"})
+    return _BLENDED_FIRST if is_first_run else 1
 
 
 def kind_of(config: Config) -> tuple[str, str]:

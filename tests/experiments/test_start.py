@@ -271,9 +271,9 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "want"),
     [
-        ("", 2), ("--tune 5", 6), ("--loss auto --tune 5", 6), ("--loss bpr --tune 5", 1),
+        ("", 3), ("--tune 5", 6), ("--loss auto --tune 5", 6), ("--loss bpr --tune 5", 1),
         ("--tune 5 --blend 1", 1), ("--loss auto --blend 2", 2),
-        ("--encoder lightgcn --loss auto --tune 5", 6), ("--encoder lightgcn", 2),
+        ("--encoder lightgcn --loss auto --tune 5", 6), ("--encoder lightgcn", 3),
         ("--encoder lightgcn --lr 0.01", 1), ("--encoder lightgcn --blend 1", 1),
         ("--encoder features --item-features x --loss auto --tune 5", 1),
     ],
@@ -392,14 +392,14 @@ def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, trained, capsys):
 
 @pytest.mark.usefixtures("all_candidates")
 @pytest.mark.parametrize("flags", [("--model", "best"), ("--encoder", "lightgcn")], ids=" ".join)
-def test_the_first_run_blends_the_selected_model_with_ease(ratings, tmp_path, monkeypatch, flags):
+def test_the_first_run_adds_fitted_models(ratings, tmp_path, monkeypatch, flags):
     monkeypatch.setattr("experiments._fit._alone", lambda *_: [])
     out = tmp_path / "run"
-    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--blend", "2", *flags]
+    flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--blend", "3", *flags]
     assert main([*flags, "--out", str(out)]) == 0
-    selected, fitted = read(out, "metrics.json")["chosen"]["blend"]
+    selected, *fitted = read(out, "metrics.json")["chosen"]["blend"]
     assert selected["loss"] in ("bpr", "info_nce")
-    assert fitted["model"] == "ease"
+    assert [each["model"] for each in fitted] == ["ease", "ials"]
     assert [line.get("run", 0) for line in history(out) if line["phase"] == "final"][-1] == 0
 
 
