@@ -173,7 +173,9 @@ def test_the_best_on_validation_data_is_chosen(score, other, wins, ratings, tmp_
     assert main(["--data", str(ratings), "--out", str(out), "--baselines", "none"]) == 0
     rows = rows_of(out)
     scores = [float(row["valid_ndcg@20"]) for row in rows]
-    assert [row["model"] for row in rows] == [""] * 2 + ["item-knn"] * 2 + ["ease"] * 3
+    assert [row["model"] for row in rows] == [
+        *[""] * 2, *["item-knn"] * 2, *["ease"] * 3, *["ials"] * 4,
+    ]  # fmt: skip
     (best,) = [row for row in rows if row["chosen"] == "1"]
     assert float(best["valid_ndcg@20"]) == (score if wins == "trained" else np.nanmax(scores))
     assert (best["model"] == "") == (wins == "trained")
