@@ -11,7 +11,7 @@ the table; that of a blend may be negative. Completed runs are not repeated.
     python -m benchmarks.defaults --data DIR --runs runs/defaults --new --methods auto lightgcn
 
 ``DIR`` has folders ml-100k, ml-1m, gowalla and yelp2018. With ``--new``, the datasets are other
-parts of them and another simulation, on which nothing was decided.
+parts of them and another simulation, on which nothing was decided but that first runs may add iALS.
 """
 
 import csv
@@ -85,7 +85,7 @@ NEW: Mapping[str, Callable[[Path], data.Interactions]] = {
         data.simulate(n_users=1500, n_items=2500, n_exposed=90, seed=16).interactions
     ),
 }
-"""Datasets on which no default and no rule was decided."""
+"""Datasets on which nothing was decided, but that first runs may add iALS."""
 
 
 def main() -> None:
