@@ -16,7 +16,7 @@ from experiments._study_command import configure
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
 from experiments.sampling import SAMPLERS
-from experiments.start import default_epochs, spaces
+from experiments.start import default_epochs, may_add_models, may_change_encoder, spaces
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -282,6 +282,19 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
 )  # fmt: skip
 def test_a_long_search_among_losses_blends_models(flags, want):
     assert configured(flags).protocol.blend == want
+
+
+@pytest.mark.parametrize(
+    ("flags", "encoders", "models"),
+    [
+        ("", True, True), ("--tune 5", True, True), ("--encoder lightgcn", False, True),
+        ("--encoder mf --tune 5", False, True), ("--loss auto --mesh data=2", False, False),
+        ("--encoder lightgcn --loss auto --contrast simgcl --tune 5", False, False),
+    ],
+)  # fmt: skip
+def test_other_models_join_those_that_no_flag_describes(flags, encoders, models):
+    config = configured(flags)
+    assert (may_change_encoder(config), may_add_models(config)) == (encoders, models)
 
 
 SMALL = ["--epochs", "3", "--eval-every", "1", "--batch-size", "256", "--dim", "8",
