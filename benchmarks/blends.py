@@ -18,7 +18,7 @@ from scipy import stats
 
 from crl_jax import baselines, data, metrics, serving
 
-from ._report import RESULTS, Row, count, environment
+from ._report import RESULTS, Row, environment
 from ._runs import record, run, show
 from .defaults import write
 from .filters import METRICS, models
@@ -120,18 +120,15 @@ def compared(found: dict[str, dict[str, Any]], blend: str) -> list[Row]:
     return rows
 
 
-def trained(
-    split: data.Split, recipe: str, folder: Path, epochs: int | None = None
-) -> serving.Recommender:
+def trained(split: data.Split, recipe: str, folder: Path) -> serving.Recommender:
     """Trains a recipe on the training part of a split, and returns its recommender."""
     assert split.test is not None
     source = folder / "data"
     source.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", split.train), ("test", split.test)):
         write(source / f"{name}.csv", part)
-    flags = ["--recipe", recipe, "--data", str(source), "--baselines", "none"]
-    flags += [] if epochs is None else ["--epochs", str(epochs)]
-    run("recommend", flags, folder / "run")
+    run("recommend", ["--recipe", recipe, "--data", str(source), "--baselines", "none"],
+        folder / "run")  # fmt: skip
     return serving.Recommender.load(folder / "run" / "recommender.npz")
 
 
@@ -140,8 +137,6 @@ def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the datasets' folders")
     parser.add_argument("--dataset", choices=MEMBERS, default="gowalla")
-    parser.add_argument("--deciding-epochs", type=count, help="epochs of the training on which the "
-                        "weight is decided; by default those of the recipe")  # fmt: skip
     parser.add_argument("--runs", type=Path, default=Path("runs/blends"), help="run directories")
     parser.add_argument("--out", type=Path, default=RESULTS / "standard" / "blends.csv")
     args = parser.parse_args()
@@ -152,12 +147,12 @@ def main() -> None:
     model, _ = models(args.dataset)[filter_name]
     inner = data.Split(train=cut.train, test=cut.valid)
 
-    def members(split: data.Split, phase: str, epochs: int | None = None) -> list[Scores]:
-        recommender = trained(split, recipe, args.runs / f"{recipe}-{phase}", epochs)
+    def members(split: data.Split, phase: str) -> list[Scores]:
+        recommender = trained(split, recipe, args.runs / f"{recipe}-{phase}")
         return members_of(split, model, recommender)
 
     tried = [(1.0, weight) for weight in WEIGHTS]
-    values = evaluated(inner, members(inner, "validation", args.deciding_epochs), tried, _DECIDING)
+    values = evaluated(inner, members(inner, "validation"), tried, _DECIDING)
     scores = [float(np.mean(each["ndcg@20"])) for each in values]
     weight = WEIGHTS[int(np.argmax(scores))]
     show([dict(zip(map(str, WEIGHTS), scores, strict=True))], [*map(str, WEIGHTS)])

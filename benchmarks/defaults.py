@@ -93,7 +93,7 @@ def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the datasets")
     parser.add_argument("--runs", type=Path, default=Path("runs/defaults"), help="run directories")
-    parser.add_argument("--new", action="store_true", help="datasets on which nothing was decided")
+    parser.add_argument("--new", action="store_true", help="other datasets")
     parser.add_argument("--datasets", nargs="+", help="by default all")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--searches", nargs="+", choices=METHODS, default=list(METHODS),
@@ -112,8 +112,10 @@ def main() -> None:
         write(path, log)
         sizes = {"users": log.n_users, "items": log.n_items, "interactions": len(log)}
         trainings = {(method, "defaults"): METHODS[method] for method in args.methods}
-        for method in [method for method in args.methods if method in _CHOOSING]:
-            trainings[method, "defaults of one model"] = (*METHODS[method], "--blend", "1")
+        trainings |= {
+            (method, "defaults of one model"): (*METHODS[method], "--blend", "1")
+            for method in args.methods if method in _CHOOSING
+        }  # fmt: skip
         if args.minutes:
             for method in [method for method in args.methods if method in args.searches]:
                 is_choice = method in _CHOOSING

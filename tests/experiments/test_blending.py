@@ -40,16 +40,9 @@ def test_a_gain_within_the_standard_error_is_none():
 
 def test_the_number_of_models_is_limited():
     values = {(0,): 0.3, (0, 1): 0.5, (0, 1, 2): 0.9}
-    assert choose(scores_of(values), [True, False, False], [True] * 3, 2)[0].tolist() == [
-        True,
-        True,
-        False,
-    ]
-    assert choose(scores_of(values), [True, False, False], [True] * 3, 3)[0].tolist() == [
-        True,
-        True,
-        True,
-    ]
+    start, is_own = [True, False, False], [True] * 3
+    assert choose(scores_of(values), start, is_own, 2)[0].tolist() == [True, True, False]
+    assert choose(scores_of(values), start, is_own, 3)[0].tolist() == [True, True, True]
 
 
 def test_one_model_remains():
