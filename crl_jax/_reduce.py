@@ -39,3 +39,11 @@ def count_kept(scores: Array, where: Array | None) -> Array:
     if where is None:
         return jnp.asarray(scores.shape[-1], jnp.int32)
     return jnp.maximum(jnp.sum(where, axis=-1, dtype=jnp.int32), 1)
+
+
+def any_kept(where: Bool[Array, "*batch n"]) -> Bool[Array, "*batch"]:
+    """Whether a row has an unmasked entry.
+
+    From their number, so that compilers merge the reduction with that of :func:`count_kept`.
+    """
+    return jnp.sum(where, axis=-1, dtype=jnp.int32) > 0

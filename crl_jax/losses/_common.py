@@ -11,7 +11,7 @@ from jaxtyping import Array
 from .._checks import check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import per_anchor
-from .._reduce import ReduceFn
+from .._reduce import ReduceFn, any_kept
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 _MARK = "__anchorwise__"
@@ -71,7 +71,7 @@ def prepare(
         where = where & jnp.any(where_pos, axis=-1, keepdims=True)
     kept = extra = None
     if where is not None:  # before any arithmetic, so that 0 * nan stays out of d/dtemperature
-        kept = jnp.any(where, axis=-1)
+        kept = any_kept(where)
         neg = jnp.where(where, neg, 0)
         keep_pos = kept[..., None] if columns else kept
         if where_pos is not None:

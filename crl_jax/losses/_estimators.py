@@ -15,7 +15,7 @@ from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
-from .._reduce import masked_mean
+from .._reduce import any_kept, masked_mean
 from ..weights import bayesian_weights, gaussian_weights
 from ._logspace import log_count, log_debiased, log_mean_exp, log_sum_exp, tilted_log_mean_exp
 
@@ -128,7 +128,7 @@ def debiased_log_sum(
     neg, pos = at_least_float32(neg, pos)
     log_mean = log_mean_exp(_logits(neg, temperature, where), where=where)
     log_g = debias(log_mean, log_count(neg, where), pos, tau_plus, min_score, temperature)
-    return log_g if where is None else jnp.where(jnp.any(where, axis=-1), log_g, -jnp.inf)
+    return log_g if where is None else jnp.where(any_kept(where), log_g, -jnp.inf)
 
 
 @check_arguments
@@ -174,7 +174,7 @@ def hard_log_sum(
     beta = expand_anchor_axis(per_anchor("beta", beta, logits.shape[:-1], logits.dtype))
     log_mean = tilted_log_mean_exp(logits, beta, where=where)
     log_g = debias(log_mean, log_count(neg, where), pos, tau_plus, min_score, temperature)
-    return log_g if where is None else jnp.where(jnp.any(where, axis=-1), log_g, -jnp.inf)
+    return log_g if where is None else jnp.where(any_kept(where), log_g, -jnp.inf)
 
 
 @check_arguments
@@ -296,7 +296,7 @@ def floor_hit_rate(
     floor = floor / jnp.asarray(temperature, dtype)
     hit = ((log_true < floor) | jnp.isneginf(log_true)).astype(dtype)
     hit = jnp.where(jnp.isnan(log_true), jnp.nan, hit)
-    counts = jnp.ones(hit.shape, bool) if where is None else jnp.any(where, axis=-1)
+    counts = jnp.ones(hit.shape, bool) if where is None else any_kept(where)
     return masked_mean(hit, where=counts)
 
 

@@ -3,6 +3,8 @@
 Reductions are over the last axis. Masked scores must be finite.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,9 @@ from jaxtyping import Array
 
 from .._reduce import count_kept
 from .._scaling import subtract_row_max
+
+# Columns of a product on TPUs: a product with one column is compiled as a reduction.
+_LANES = 128
 
 
 @jax.custom_jvp
@@ -38,9 +43,28 @@ def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None =
         x = jnp.where(where, x, -jnp.inf)
     below, top = subtract_row_max(x)
     terms = jnp.exp(below)
-    if weights is not None:
-        terms = terms * weights
-    return top[..., 0] + _log_or_nothing(jnp.sum(terms, axis=-1))
+    total = jnp.sum(terms, axis=-1) if weights is None else _row_sum(terms * weights)
+    return top[..., 0] + _log_or_nothing(total)
+
+
+@jax.custom_jvp
+def _row_sum(terms: Array) -> Array:
+    """Sum of finite terms over the last axis, on TPUs by the matrix unit.
+
+    For the weighted exponentials of a tile of 128 rows of 16,384, which are computed within the
+    reduction, the compiler for a TPU v5e states 66 thousand cycles for a sum and 39 thousand for
+    a product with ones (not measured on a TPU).
+    """
+    return jax.lax.platform_dependent(terms, tpu=sum_by_product, default=partial(jnp.sum, axis=-1))
+
+
+_row_sum.defjvps(lambda tangent, _, terms: jnp.sum(tangent, axis=-1))
+
+
+def sum_by_product(terms: Array) -> Array:
+    """Sum over the last axis as a matrix product; not of infinite terms."""
+    ones = jnp.ones((terms.shape[-1], _LANES), terms.dtype)
+    return jnp.matmul(terms, ones, precision=jax.lax.Precision.HIGHEST)[..., 0]
 
 
 def log_mean_exp(x: Array, *, where: Array | None = None) -> Array:

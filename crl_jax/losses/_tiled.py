@@ -18,6 +18,7 @@ from .._blocks import split_rows
 from .._checks import check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments
+from .._reduce import any_kept
 from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
 
 # Default number of scores per tile: 8 MiB in float32; a loss allocates a few such buffers.
@@ -393,7 +394,7 @@ def tile_sum(loss: Loss, tile: Any, shared: Any, key_samples: Samples) -> tuple[
     anchors, pos, keys = (hyperparams.pop(name) for name in ("anchors", "pos", "keys"))
     where = different(ids, key_samples.ids) & real[:, None] & key_samples.real[None, :]
     losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **hyperparams)
-    return jnp.sum(losses), jnp.sum(jnp.any(where, axis=-1), dtype=jnp.int32)
+    return jnp.sum(losses), jnp.sum(any_kept(where), dtype=jnp.int32)
 
 
 def _wide(tree: Any) -> Any:
