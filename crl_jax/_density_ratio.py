@@ -35,12 +35,16 @@ def density_ratio(
     gap = v - small  # = big - u
     last = v == 0  # the highest score: h = small exactly, even if its square underflows
     h = jnp.where(last, small, jnp.sqrt(jnp.where(last, 1, gap * gap + u * v)))
-    below = gap < 0
-    h_plus_gap = jnp.where(below, u * v / jnp.where(below, h - gap, 1), h + gap)
+    # h + gap = u v / (h - gap), whose denominator is joined with that of the weight. At the highest
+    # score, h + gap is 0 exactly.
+    below = (gap < 0) & ~last
+    h_minus_gap = jnp.where(below, h - gap, 1)
+    h_plus_gap = jnp.where(below, u * v, h + gap)  # times h_minus_gap
 
     # h = 0 only at the highest score of a perfect encoder without false negatives; the weight
     # is constant in u there, and its limit is 1.
     flat = h == 0
     # Φ = u / (big + h) and 1 - Φ = (h + gap) / (big + h).
-    weight = (easy * h_plus_gap + hard * u) / jnp.where(flat, 1, (big + h) * h)
+    numerator = easy * h_plus_gap + hard * u * h_minus_gap
+    weight = numerator / jnp.where(flat, 1, (big + h) * h * h_minus_gap)
     return jnp.where(flat, 1, weight)
