@@ -17,7 +17,9 @@ this machine, reads the same figures and runs each program with random arguments
 
 Columns: memory in MiB, of which ``need_mib`` counts donated arguments once; per step ``kernels``,
 ``mcycles``, ``gathered`` and ``scattered`` slices, ``sorted`` elements, and ``traffic_mib`` of the
-kernels to main memory. ``stated_ms`` is the time of this traffic at the bandwidth of the data
+kernels to main memory. For TPUs, ``mcycles`` are the compiler's estimates, which leave out sorts
+and custom kernels, and ``scheduled_mcycles`` the instructions that it schedules, which never wait
+for memory. ``stated_ms`` is the time of this traffic at the bandwidth of the data
 sheet, on GPUs at least 2 µs per kernel: an estimate for steps that are limited by memory or by
 launches, too low for those limited by arithmetic, and too high for arrays that stay in a cache.
 ``largest_batch`` is estimated from the memory at two batch sizes. ``compile_seconds`` are those of
@@ -41,10 +43,10 @@ from ._limits import failures, key_of, largest_batch
 
 COLUMNS = (
     "program", "target", "batch", "steps", "error", "arguments_mib", "temporaries_mib", "need_mib",
-    "fits", "largest_batch", "kernels", "mcycles", "gathered", "scattered", "sorted",
-    "table_gathers", "copied_mib", "traffic_mib", "stated_ms", "measured_ms", "collectives",
-    "collective_mib", "collective_kinds", "open_loops", "float64", "host", "compile_seconds", "jax",
-    "compiler", "source",
+    "fits", "largest_batch", "kernels", "mcycles", "scheduled_mcycles", "gathered", "scattered",
+    "sorted", "table_gathers", "copied_mib", "traffic_mib", "stated_ms", "measured_ms",
+    "collectives", "collective_mib", "collective_kinds", "open_loops", "float64", "host",
+    "compile_seconds", "jax", "compiler", "source",
 )  # fmt: skip
 QUICK_TARGETS = ("h100", "v5e-1", "v5e-8")
 FOLDER = RESULTS / "targets"

@@ -1,12 +1,17 @@
 """Compiles programs in a process of one target, and reads or runs what was compiled."""
 
+import atexit
 import os
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .._report import Row
+from . import _schedule
 from ._devices import HERE, TARGETS, Target
 
 MIB = 2**20
@@ -29,6 +34,10 @@ def start(name: str) -> tuple[Row, Callable[[str], Row]]:
     """
     import jax
 
+    schedules = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, schedules, ignore_errors=True)
+    own = os.environ.get("LIBTPU_INIT_ARGS", "")
+    os.environ["LIBTPU_INIT_ARGS"] = f"{own} {_schedule.flags(schedules)}".strip()
     target, devices = (None, jax.devices()) if name == HERE else _described(name)
     kind = devices[0].device_kind
     about: Row = {"target": name if target else f"{HERE}: {kind}"}
@@ -43,7 +52,7 @@ def start(name: str) -> tuple[Row, Callable[[str], Row]]:
         chosen = PROGRAMS[program]
         row: Row = {"program": program, "target": about["target"], "batch": chosen.batch or ""}
         try:
-            row |= _figures(chosen, target, devices, bandwidth)
+            row |= _figures(chosen, target, devices, bandwidth, schedules)
         except Exception as error:
             row["error"] = shorten(error)
         jax.clear_caches()
@@ -68,7 +77,9 @@ def _own_compiler(device: Any) -> dict[str, str]:
     return {"jax": jax.__version__, "compiler": " ".join(device.client.platform_version.split())}
 
 
-def _figures(program: Any, target: Target | None, devices: list[Any], bandwidth: float) -> Row:
+def _figures(
+    program: Any, target: Target | None, devices: list[Any], bandwidth: float, schedules: Path
+) -> Row:
     """Compiles a program and returns its row; runs it if there is no described target."""
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -92,7 +103,7 @@ def _figures(program: Any, target: Target | None, devices: list[Any], bandwidth:
     row = {"steps": case.n_steps, **stated(compiled.memory_analysis(), target)}
     is_gpu = devices[0].platform in ("gpu", "cuda")
     floor = int(LAUNCH_SECONDS * bandwidth * 1e9) if is_gpu else 0
-    counts = Module(compiled.as_text(), floor).counts()
+    counts = Module(compiled.as_text(), floor, _schedule.take(schedules)).counts()
     row |= per_step(counts, case.n_steps)
     row["compile_seconds"] = round(seconds, 1)
     if bandwidth:
@@ -130,7 +141,9 @@ def per_step(counts: Any, n_steps: int) -> Row:
     """Returns the columns of :meth:`Module.counts`, divided by the number of steps."""
     row: Row = {name: counts[name] / n_steps for name in ("kernels", "gathered", "scattered")}
     row |= {"sorted": counts["sorted"] / n_steps, "table_gathers": counts["table_gathers"]}
-    row["mcycles"] = counts["cycles"] / 1e6 / n_steps if counts["cycles"] else ""
+    for name in ("cycles", "scheduled"):
+        column = "mcycles" if name == "cycles" else "scheduled_mcycles"
+        row[column] = counts[name] / 1e6 / n_steps if counts[name] else ""
     for name in ("traffic", "copied"):
         row[f"{name}_mib"] = counts[name] / MIB / n_steps
     row["collectives"] = counts["collectives"] / n_steps

@@ -8,7 +8,7 @@ branches of a conditional, the largest count of each kind is taken.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -123,13 +123,14 @@ class Module:
       text: Text of a compiled program.
       floor: Least bytes per kernel in ``bounded``: those that the device would move while it
         launches a kernel.
+      schedule: Cycles of each instruction by name.
 
     Raises:
       ValueError: If the text has no entry computation.
     """
 
-    def __init__(self, text: str, floor: int = 0):
-        self.floor = floor
+    def __init__(self, text: str, floor: int = 0, schedule: Mapping[str, int] | None = None):
+        self.floor, self.schedule = floor, schedule or {}
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
         body: dict[str, Instruction] | None = None
@@ -152,7 +153,7 @@ class Module:
 
         * ``kernels``: launched operations: fusions, library calls, copies, sorts, collectives;
         * ``cycles``: estimates of a TPU's compiler, which has none for sorts, many gathers and
-          scatters, and custom kernels;
+          scatters, and custom kernels; ``scheduled``: those of the schedule;
         * ``gathered``, ``scattered``: slices that are read or written by index; ``sorted``:
           elements of sorts;
         * ``table_gathers``: gathers that read at least as much as an operand of 4 MiB or more has;
@@ -204,6 +205,7 @@ class Module:
         total["kernels"] += 1
         if cycles := re.search(r'"estimated_cycles":"(\d+)"', x.attributes):
             total["cycles"] += int(cycles[1])
+        total["scheduled"] += self.schedule.get(x.name, 0)
         if base not in _COLLECTIVES:
             moved = self._traffic(computation, x)
             total.update(traffic=moved, bounded=max(moved, self.floor))

@@ -9,6 +9,7 @@ TOLERANCE = 0.1
 """Relative increase of a limited column that is accepted."""
 LIMITED = {
     "need_mib": "memory (MiB)", "kernels": "kernels per step", "mcycles": "Mcycles per step",
+    "scheduled_mcycles": "scheduled Mcycles per step",
     "collective_mib": "collectives (MiB per step)",
 }  # fmt: skip
 COUNTED = {

@@ -10,7 +10,15 @@ from _helpers.refusals import raises
 
 from benchmarks._report import read_csv, write_csv
 from benchmarks.targets import __main__ as command
-from benchmarks.targets import _compile, _devices, _hlo, _limits, _programs, _registry
+from benchmarks.targets import (
+    _compile,
+    _devices,
+    _hlo,
+    _limits,
+    _programs,
+    _registry,
+    _schedule,
+)
 
 LOOP = """HloModule jit_f, is_scheduled=true
 
@@ -171,6 +179,40 @@ def test_arrays_in_vector_memory_make_no_traffic():
         "ROOT %far = f32[1024]{0:T(1024)} copy(%near)",
     )
     assert (found["traffic"], found["copied"]) == (8 * 4 + 4096, 4096)
+
+
+SCHEDULE = """\
+LB: loop body
+= control target key end
+
+     0   :  { %s1 = smov 0 }
+   0x1 LB: > { %s2 = sadd.s32 1, %s3 /* iteration index, stage = 0 */ }
+   0x2   : > { %4 = sbr.rel (%p5) target = $region8 }
+   0x3   :  {} /* End region 7 */
+   0x4 LB: >> { %v6 = vld [vmem:[%s7] sm:$0xff] }
+   0x5   : >> { %p8 = scmp.ge.s32.totalorder %s9, 8 /* loop exit test */ }
+   0x6 LB: >> { %v10 = vld [vmem:[%s11] sm:$0xff] }
+   0x7   : >> { %p12 = scmp.ge.s32.totalorder %s13, %s14 /* loop exit test */ }
+   0x8   : > { %p15 = scmp.ge.s32.totalorder %s16, 34 /* loop exit test */ }
+   0x9   :  { %17 = sbr.rel (!%p15) target = $region2 }
+"""
+
+
+def test_bundles_of_a_schedule_count_in_each_iteration():
+    # 32 blocks of 4 bundles, of an inner loop of 2 bundles with 8 iterations, and of one that ends
+    # by data.
+    assert _schedule.cycles(SCHEDULE.splitlines()) == 2 + 32 * (4 + 8 * 2 + 2)
+
+
+def test_schedules_are_those_of_the_instructions_of_a_module(tmp_path):
+    (tmp_path / "17-fusion.3-01-final_bundles.txt").write_text(SCHEDULE)
+    (tmp_path / "17-fusion.3-00-schedule-analysis_final_bundles.txt").write_text("other")
+    schedule = _schedule.take(tmp_path)
+    assert schedule == {"fusion.3": 706}
+    assert not list(tmp_path.iterdir())
+    text = LOOP.replace("CONFIG", "")
+    assert _hlo.Module(text).counts()["scheduled"] == 0
+    assert _hlo.Module(text, schedule={"rows": 100}).counts()["scheduled"] == 700
 
 
 def test_text_without_an_entry_is_refused():
