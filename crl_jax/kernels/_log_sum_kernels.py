@@ -144,8 +144,8 @@ def _sums_kernel(
     below = jnp.where(where, scores - now, 0)
     for k, total in enumerate(sums):
         exponent = anchors.exponents[:, k : k + 1]
-        terms = jnp.where(where, jnp.exp(exponent * below), 0)
-        terms = terms if weights is None else weights * terms
+        terms = jnp.exp(exponent * below)
+        terms = jnp.where(where, terms, 0) if weights is None else weights * terms
         total[...] = total[...] * jnp.exp(exponent * (before - now)) + _row(jnp.sum, terms)
 
 
@@ -185,11 +185,8 @@ def _tile(anchors: Anchors, keys: Keys) -> tuple[Array, Array]:
 
 
 def _dot(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
-    exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    return jax.lax.dot_general(
-        a, b, (((a_axis,), (b_axis,)), ((), ())),
-        precision=exact, preferred_element_type=jnp.float32,
-    )  # fmt: skip
+    axes = (((a_axis,), (b_axis,)), ((), ()))
+    return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
 def _row(of_row: Callable[..., Array], values: Array) -> Array:
@@ -235,11 +232,11 @@ def _look_up(table: Any, index: Array) -> Array:
     found = []
     for start in range(0, index.shape[1], LANES):
         part = index[:, start : start + LANES]
-        lane, value = part & (LANES - 1), jnp.zeros(part.shape, table.dtype)
+        lane, value = part & (LANES - 1), None
         for first in range(0, table.shape[1], LANES):
             entries = table[:, first : first + LANES]
             entry = jnp.take_along_axis(entries, lane, axis=1, mode="promise_in_bounds")
-            value = jnp.where(part >> 7 == first // LANES, entry, value)
+            value = entry if value is None else jnp.where(part >= first, entry, value)
         found.append(value)
     return jnp.concatenate(found, axis=1)
 

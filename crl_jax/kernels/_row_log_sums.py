@@ -77,8 +77,11 @@ def row_log_sums(
 ) -> tuple[Float[Array, "n k"], Int[Array, "n"]]:
     r"""Computes :math:`\log \sum_j w_{ij} e^{p_{ik} s_{ij}}` without storing the scores.
 
-    Scores are float32 products in full precision. Reverse-mode differentiable with respect to
-    ``x``, ``y`` and ``exponents``; weights are constants in the gradient.
+    Reverse-mode differentiable with respect to ``x``, ``y`` and ``exponents``; weights are
+    constants in the gradient.
+
+    Precision: scores and gradients are products of the platform's default precision, as in all
+    training.
 
     Args:
       x: Anchors, shape ``[N, D]``, float32 or bfloat16. Their gradient stays in fast memory: at

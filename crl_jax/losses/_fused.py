@@ -55,10 +55,12 @@ def fused_view_loss(
     r"""Mean loss over the 2B anchors of :func:`view_scores`, without storing scores on a TPU.
 
     Equal to :func:`tiled_view_loss` up to rounding. On a TPU, Pallas kernels compute the scores in
-    tiles that stay in fast memory, and compute them again in the backward pass; scores and
-    gradients are float32 products in full precision. On other platforms, for 64-bit embeddings
-    or ids, and for a symbolic batch size, it is :func:`tiled_view_loss`. ``jax.export`` of the
-    kernels supports the platform ``tpu`` alone, not several platforms in one call.
+    tiles that stay in fast memory, and compute them again in the backward pass. On other platforms,
+    for 64-bit embeddings or ids, and for a symbolic batch size, it is :func:`tiled_view_loss`.
+    ``jax.export`` of the kernels supports the platform ``tpu`` alone, not several platforms in one
+    call.
+
+    Precision: that of :func:`view_scores`.
 
     Args:
       loss: :func:`info_nce`, :func:`decoupled_contrastive`, :func:`debiased_contrastive`,
