@@ -17,7 +17,7 @@ this machine, reads the same figures and runs each program with random arguments
 
 Columns: memory in MiB, of which ``need_mib`` counts donated arguments once; per step ``kernels``,
 ``mcycles``, ``gathered`` and ``scattered`` slices, ``sorted`` elements, and ``traffic_mib`` of the
-kernels to main memory. For TPUs, ``mcycles`` are the compiler's estimates, which leave out sorts
+kernels to main memory. For TPUs, ``mcycles`` are the compiler's estimates, which exclude sorts
 and custom kernels, and ``scheduled_mcycles`` the instructions that it schedules, which never wait
 for memory. ``stated_ms`` is the time of this traffic at the bandwidth of the data
 sheet, on GPUs at least 2 µs per kernel: an estimate for steps that are limited by memory or by

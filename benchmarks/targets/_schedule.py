@@ -1,6 +1,6 @@
 """Cycles of a TPU program by the schedules of its instructions.
 
-The estimates in a module leave out sorts, custom kernels and some indexed accesses. The compiler
+The estimates in a module exclude sorts, custom kernels and some indexed accesses. The compiler
 schedules each instruction as bundles, of which a core issues one per cycle, and writes them as
 text. Their number, times the iterations of their loops, has no waiting for memory, and regions that
 a condition may skip count as taken.
