@@ -1,11 +1,14 @@
-"""Sum of a training-free graph filter and a trained model, on the standard splits.
+r"""Sum of a training-free graph filter and trained models, on the standard splits.
 
-Each user's scores are standardised. The weight of the trained model is decided on a tenth of the
-training part and some of the users, with models of the rest. Both are then fitted to the whole
-training part and evaluated once on the test part. P-values come from paired t-tests of NDCG@20 over
-users.
+Each user's scores are standardised. The weights of the trained models are decided one after the
+other on a tenth of the training part and some of the users, with models of the rest. All are then
+fitted to the whole training part and evaluated once on the test part; with several seeds, trained
+models and the sum are the mean over them. P-values come from paired t-tests of NDCG@20 over users.
+Completed runs are not repeated, interrupted ones are resumed.
 
-    python -m benchmarks.blends --data DATASETS --dataset gowalla --runs runs/blends
+    python -m benchmarks.blends --data DATASETS --dataset gowalla --seeds 5 --runs runs/blends
+    python -m benchmarks.blends --data DATASETS --dataset yelp2018 \
+        --recipes yelp2018-lightgcn-bsl gowalla-hard
 """
 
 from argparse import ArgumentParser
@@ -16,18 +19,18 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from crl_jax import baselines, data, metrics, serving
+from crl_jax import data, metrics, serving
 
-from ._report import RESULTS, Row, environment
+from ._report import RESULTS, Row, count, environment
 from ._runs import record, run, show
 from .defaults import write
 from .filters import METRICS, models
 
-MEMBERS: Mapping[str, tuple[str, str]] = {
+MEMBERS: Mapping[str, tuple[str, ...]] = {
     "gowalla": ("ChebyCF", "gowalla-hard"),
-    "yelp2018": ("GF-CF", "gowalla-hard"),
+    "yelp2018": ("GF-CF", "yelp2018-lightgcn-bsl"),
 }
-"""The filter and the recipe of the trained model, by dataset."""
+"""The filter and the recipes of the trained models, by dataset."""
 WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _DECIDING = 4096
 """Number of users on whom the weight is decided."""
@@ -47,7 +50,7 @@ def standardized(scores: np.ndarray) -> np.ndarray:
 def evaluated(
     split: data.Split,
     members: Sequence[Scores],
-    weights: Sequence[Sequence[float]],
+    weights: Sequence[Sequence[float] | np.ndarray],
     n_users: int | None = None,
 ) -> list[dict[str, Any]]:
     """Returns the metrics of each user, for each weighting of the members.
@@ -69,7 +72,8 @@ def evaluated(
         found = [standardized(of(users)) for of in members]
         rows, seen = _seen(split.train, users)
         for place, factors in enumerate(weights):
-            total = np.sum([w * each for w, each in zip(factors, found, strict=True)], axis=0)
+            summed = [w * each for w, each in zip(factors, found, strict=True) if w]
+            total = np.sum(summed, axis=0)
             total[rows, seen] = -np.inf
             top = np.argpartition(-total, 20, axis=1)[:, :20]
             order = np.argsort(-np.take_along_axis(total, top, axis=1), axis=1, kind="stable")
@@ -87,18 +91,13 @@ def _blocks(users: np.ndarray) -> Iterator[np.ndarray]:
     return (users[i : i + _BLOCK] for i in range(0, len(users), _BLOCK))
 
 
-def members_of(
-    split: data.Split, filter_model: baselines.Baseline, recommender: serving.Recommender
-) -> list[Scores]:
-    """Returns the scores of a filter that is fitted to the training part, and of a trained model.
-
-    The trained model has read the same data from files, in another order.
-    """
-    fitted, known = filter_model.fit(split.train), recommender.known
-    users = _places(split.train.user_ids, known.user_ids)
-    items = _places(split.train.item_ids, known.item_ids)
+def scores_of(train: data.Interactions, recommender: serving.Recommender) -> Scores:
+    """Returns the scores of a trained model, which has read the same data in another order."""
+    known = recommender.known
+    users = _places(train.user_ids, known.user_ids)
+    items = _places(train.item_ids, known.item_ids)
     of_users, of_items = recommender.users[users], recommender.items[items]
-    return [fitted.scores, lambda chosen: of_users[chosen] @ of_items.T]
+    return lambda chosen: of_users[chosen] @ of_items.T
 
 
 def _places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -107,28 +106,58 @@ def _places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return order[np.searchsorted(ids[order], wanted)]
 
 
-def compared(found: dict[str, dict[str, Any]], blend: str) -> list[Row]:
-    """Returns the mean metrics of each model, and the gain of the blend with its p-value."""
+def compared(found: dict[str, list[dict[str, Any]]], blend: str) -> list[Row]:
+    """Returns the metrics of each model, and the gain of the blend with its p-value over users.
+
+    Args:
+      found: Metrics of each user, for each seed, by model.
+      blend: Name of the blend.
+    """
     rows: list[Row] = []
-    for name, values in found.items():
-        row: Row = {"model": name, **{m: float(np.mean(values[m])) for m in METRICS}}
+    ours = _mean_by_user(found[blend])
+    for name, seeds in found.items():
+        row: Row = {"model": name, "seeds": len(seeds)}
+        for metric in METRICS:
+            means = [float(np.mean(values[metric])) for values in seeds]
+            row[metric] = float(np.mean(means))
+            row[f"{metric}_std"] = float(np.std(means, ddof=1)) if len(means) > 1 else None
         if name != blend:
-            ours, theirs = (np.asarray(found[n]["ndcg@20"], np.float64) for n in (blend, name))
+            theirs = _mean_by_user(seeds)
             row["gain_of_blend"] = float(np.mean(ours - theirs))
             row["p_users"] = float(stats.ttest_rel(ours, theirs).pvalue)
         rows.append(row)
     return rows
 
 
-def trained(split: data.Split, recipe: str, folder: Path) -> serving.Recommender:
+def _mean_by_user(seeds: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Returns the NDCG of each user, the mean over seeds."""
+    return np.mean([np.asarray(values["ndcg@20"], np.float64) for values in seeds], axis=0)
+
+
+def decided(split: data.Split, members: Sequence[Scores]) -> list[float]:
+    """Returns the weights of the members: 1 for the first, then the best of each next one.
+
+    A member is only added with a weight of :data:`WEIGHTS` if that is better than without it.
+    """
+    weights = [1.0]
+    for n in range(1, len(members)):
+        tried = [0.0, *WEIGHTS]
+        values = evaluated(split, members[: n + 1], [(*weights, w) for w in tried], _DECIDING)
+        scores = [float(np.mean(each["ndcg@20"])) for each in values]
+        show([dict(zip(map(str, tried), scores, strict=True))], [*map(str, tried)])
+        weights.append(tried[int(np.argmax(scores))])
+    return weights
+
+
+def trained(split: data.Split, recipe: str, seed: int, folder: Path) -> serving.Recommender:
     """Trains a recipe on the training part of a split, and returns its recommender."""
     assert split.test is not None
     source = folder / "data"
     source.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", split.train), ("test", split.test)):
         write(source / f"{name}.csv", part)
-    run("recommend", ["--recipe", recipe, "--data", str(source), "--baselines", "none"],
-        folder / "run")  # fmt: skip
+    flags = ["--recipe", recipe, "--data", str(source), "--baselines", "none", "--seed", str(seed)]
+    run("recommend", flags, folder / "run")
     return serving.Recommender.load(folder / "run" / "recommender.npz")
 
 
@@ -137,35 +166,48 @@ def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the datasets' folders")
     parser.add_argument("--dataset", choices=MEMBERS, default="gowalla")
+    parser.add_argument("--recipes", nargs="+", help="trained models; by default the dataset's")
+    parser.add_argument("--seeds", type=count, default=1, help="number of trained models")
     parser.add_argument("--runs", type=Path, default=Path("runs/blends"), help="run directories")
     parser.add_argument("--out", type=Path, default=RESULTS / "standard" / "blends.csv")
     args = parser.parse_args()
-    filter_name, recipe = MEMBERS[args.dataset]
+    filter_name, *recipes = MEMBERS[args.dataset]
+    recipes = args.recipes or recipes
     whole = data.load(args.data / args.dataset)
     assert isinstance(whole, data.Split)
     cut = data.with_validation(whole, valid=0.1, seed=0)
     model, _ = models(args.dataset)[filter_name]
     inner = data.Split(train=cut.train, test=cut.valid)
 
-    def members(split: data.Split, phase: str) -> list[Scores]:
-        recommender = trained(split, recipe, args.runs / f"{recipe}-{phase}")
-        return members_of(split, model, recommender)
+    def members(split: data.Split, phase: str, seeds: int) -> list[Scores]:
+        """Returns the scores of the filter, then those of all seeds of each recipe."""
+        folder = args.runs / args.dataset
+        found = [
+            trained(split, recipe, seed, folder / f"{recipe}-{phase}-{seed}")
+            for recipe in recipes
+            for seed in range(seeds)
+        ]
+        return [model.fit(split.train).scores, *(scores_of(split.train, one) for one in found)]
 
-    tried = [(1.0, weight) for weight in WEIGHTS]
-    values = evaluated(inner, members(inner, "validation"), tried, _DECIDING)
-    scores = [float(np.mean(each["ndcg@20"])) for each in values]
-    weight = WEIGHTS[int(np.argmax(scores))]
-    show([dict(zip(map(str, WEIGHTS), scores, strict=True))], [*map(str, WEIGHTS)])
-    names = filter_name, recipe, f"{filter_name} + {recipe}"
-    alone_and_blended = (1.0, 0.0), (0.0, 1.0), (1.0, weight)
-    values = evaluated(whole, members(whole, "test"), alone_and_blended)
-    found = dict(zip(names, values, strict=True))
+    weights = decided(inner, members(inner, "validation", 1))
+    # Rows: weightings with each model alone, then with the sum of each seed.
+    alone = np.eye(1 + len(recipes) * args.seeds)
+    of_seeds = alone[1:].reshape(len(recipes), args.seeds, -1)
+    sums = alone[0] + np.einsum("r,rsm->sm", weights[1:], of_seeds)
+    values = evaluated(whole, members(whole, "test", args.seeds), [*alone, *sums])
+    blend = " + ".join((filter_name, *recipes))
+    found = {filter_name: values[:1], blend: values[len(alone) :]}
+    for i, recipe in enumerate(recipes):
+        found[recipe] = values[1 + i * args.seeds : 1 + (i + 1) * args.seeds]
+    shared = {"dataset": args.dataset, "blend": blend}
+    given = " ".join(f"{weight:g}" for weight in weights[1:])  # that of the filter is 1
     rows = [
-        {"dataset": args.dataset, "weight": weight if " + " in row["model"] else "", **row}
-        for row in compared(found, names[-1])
+        {**shared, "weights": given if row["model"] == blend else "", **row}
+        for row in compared(found, blend)
     ]
-    record(args.out, rows, ("dataset", "model"), environment("crl_jax", "jax", "numpy", "scipy"))
-    show(rows, ("model", "weight", *METRICS, "gain_of_blend", "p_users"))
+    keys = ("dataset", "blend", "model")
+    record(args.out, rows, keys, environment("crl_jax", "jax", "numpy", "scipy"))
+    show(rows, ("model", "weights", "seeds", *METRICS, "gain_of_blend", "p_users"))
 
 
 if __name__ == "__main__":

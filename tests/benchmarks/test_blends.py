@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import blends
-from crl_jax import baselines, data, models, serving
+from crl_jax import data, models, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 
@@ -54,10 +54,8 @@ def test_members_score_the_users_and_items_of_the_split(split):
     tables = models.Tables(users, items)
     recommender = serving.Recommender.from_tables(tables, known)
     train = data.Interactions.from_arrays(*ids)
-    own = data.Split(train=train, test=None)
-    of_filter, of_model = blends.members_of(own, baselines.Popularity(), recommender)
+    of_model = blends.scores_of(train, recommender)
     chosen = np.array([5, 0])
-    np.testing.assert_array_equal(of_filter(chosen)[0], of_filter(chosen)[1])
     for place, user in enumerate(chosen):
         there = known.user_index(int(train.user_ids[user]))
         want = [users[there] @ items[known.item_index(int(item))] for item in train.item_ids]
@@ -67,10 +65,37 @@ def test_members_score_the_users_and_items_of_the_split(split):
 def test_the_gain_of_the_blend_is_tested_over_users():
     rng = np.random.default_rng(0)
     scores = {name: rng.random(50) for name in ("a", "b", "a + b")}
-    found = {n: {"ndcg@20": x, "recall@20": x} for n, x in scores.items()}
+    found = {n: [{"ndcg@20": x, "recall@20": x}] for n, x in scores.items()}
     rows = blends.compared(found, "a + b")
     difference = scores["a + b"] - scores["a"]
     assert rows[0]["gain_of_blend"] == pytest.approx(difference.mean())
     t = difference.mean() / (difference.std(ddof=1) / np.sqrt(50))
     assert rows[0]["p_users"] == pytest.approx(2 * stats.t.sf(abs(t), 49))
     assert "p_users" not in rows[2]
+
+
+def test_several_seeds_count_by_their_mean():
+    rng = np.random.default_rng(1)
+    seeds = [{"ndcg@20": rng.random(30), "recall@20": rng.random(30)} for _ in range(3)]
+    alone, blend = blends.compared({"a": seeds[:1], "a + b": seeds}, "a + b")
+    means = [np.mean(of_seed["ndcg@20"]) for of_seed in seeds]
+    assert blend["ndcg@20"] == pytest.approx(np.mean(means))
+    assert blend["ndcg@20_std"] == pytest.approx(np.std(means, ddof=1))
+    assert alone["ndcg@20_std"] is None
+    assert alone["gain_of_blend"] == pytest.approx(np.mean(means) - means[0])
+
+
+def test_weights_are_decided_one_after_the_other(split):
+    """Of noise, a model that knows the test part, and one without an opinion."""
+    known = np.zeros((40, 60))
+    known[split.test.users, split.test.items] = 1
+    noise = np.random.default_rng(3).normal(size=known.shape)
+    useless = np.zeros_like(known)
+    members = [lambda users, table=t: table[users] for t in (noise, known, useless)]
+    first, second, third = blends.decided(split, members)
+    smaller = max(w for w in (0.0, *blends.WEIGHTS) if w < second)
+    values = blends.evaluated(split, members[:2], [(1.0, smaller), (1.0, second)])
+    below, chosen = (float(np.mean(each["ndcg@20"])) for each in values)
+    assert first == 1
+    assert below < chosen == 1
+    assert third == 0
