@@ -33,7 +33,7 @@ MEMBERS: Mapping[str, tuple[str, ...]] = {
 """The filter and the recipes of the trained models, by dataset."""
 WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _DECIDING = 4096
-"""Number of users on whom the weight is decided."""
+"""Number of users on whom the weights are decided."""
 _BLOCK = 512
 """Number of users whose scores are in memory at once."""
 Scores = Callable[[np.ndarray], np.ndarray]
@@ -139,9 +139,8 @@ def decided(split: data.Split, members: Sequence[Scores]) -> list[float]:
 
     A member is only added with a weight of :data:`WEIGHTS` if that is better than without it.
     """
-    weights = [1.0]
+    weights, tried = [1.0], [0.0, *WEIGHTS]
     for n in range(1, len(members)):
-        tried = [0.0, *WEIGHTS]
         values = evaluated(split, members[: n + 1], [(*weights, w) for w in tried], _DECIDING)
         scores = [float(np.mean(each["ndcg@20"])) for each in values]
         show([dict(zip(map(str, tried), scores, strict=True))], [*map(str, tried)])
@@ -162,7 +161,7 @@ def trained(split: data.Split, recipe: str, seed: int, folder: Path) -> serving.
 
 
 def main() -> None:
-    """Decides the weight on validation data, and evaluates the blend on the test part."""
+    """Decides the weights on validation data, and evaluates the blend on the test part."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the datasets' folders")
     parser.add_argument("--dataset", choices=MEMBERS, default="gowalla")

@@ -55,6 +55,7 @@ def start(name: str) -> tuple[Row, Callable[[str], Row]]:
             row |= _figures(chosen, target, devices, bandwidth, schedules)
         except Exception as error:
             row["error"] = shorten(error)
+            _schedule.take(schedules)  # those of the program that failed
         jax.clear_caches()
         return row | about
 
@@ -141,8 +142,7 @@ def per_step(counts: Any, n_steps: int) -> Row:
     """Returns the columns of :meth:`Module.counts`, divided by the number of steps."""
     row: Row = {name: counts[name] / n_steps for name in ("kernels", "gathered", "scattered")}
     row |= {"sorted": counts["sorted"] / n_steps, "table_gathers": counts["table_gathers"]}
-    for name in ("cycles", "scheduled"):
-        column = "mcycles" if name == "cycles" else "scheduled_mcycles"
+    for column, name in (("mcycles", "cycles"), ("scheduled_mcycles", "scheduled")):
         row[column] = counts[name] / 1e6 / n_steps if counts[name] else ""
     for name in ("traffic", "copied"):
         row[f"{name}_mib"] = counts[name] / MIB / n_steps

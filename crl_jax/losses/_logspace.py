@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._mesh import LANES
 from .._reduce import count_kept
 from .._scaling import subtract_row_max
-
-# Columns of a product on TPUs: a product with one column is compiled as a reduction.
-_LANES = 128
 
 
 @jax.custom_jvp
@@ -63,7 +61,8 @@ _row_sum.defjvps(lambda tangent, _, terms: jnp.sum(tangent, axis=-1))
 
 def sum_by_product(terms: Array) -> Array:
     """Sum over the last axis as a matrix product; not of infinite terms."""
-    ones = jnp.ones((terms.shape[-1], _LANES), terms.dtype)
+    # A product with a single column is compiled as a reduction.
+    ones = jnp.ones((terms.shape[-1], LANES), terms.dtype)
     return jnp.matmul(terms, ones, precision=jax.lax.Precision.HIGHEST)[..., 0]
 
 

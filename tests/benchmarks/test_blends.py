@@ -86,7 +86,7 @@ def test_several_seeds_count_by_their_mean():
 
 
 def test_weights_are_decided_one_after_the_other(split):
-    """Of noise, a model that knows the test part, and one without an opinion."""
+    """The members are noise, a model that knows the test part, and one with equal scores."""
     known = np.zeros((40, 60))
     known[split.test.users, split.test.items] = 1
     noise = np.random.default_rng(3).normal(size=known.shape)
