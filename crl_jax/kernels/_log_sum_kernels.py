@@ -14,53 +14,53 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from .._mesh import LANES
-from ._row_log_sums import Anchors, Keys, Options, Ranks
+from ._row_log_sums import Anchors, Bins, Keys, Options, Weights
 
 _VMEM_BYTES = 64 * 2**20
 _LOWEST = float(jnp.finfo(jnp.float32).min) / 2  # differences to it do not overflow
-_EIGHTH_LIMIT = float(jnp.finfo(jnp.float32).max) / 8
+_LARGEST = float(jnp.finfo(jnp.float32).max)
 
 Statistics = tuple[Any, Any, Any]
 """Largest score, log of the sums relative to it, and factors of the gradient of each sum."""
 
 
 def extremes(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Array, Array]:
-    """Number of negatives of each anchor, and an eighth of their smallest and largest score."""
+    """Number of negatives of each anchor, and their smallest and largest score."""
     column = _column(anchors.x)
     out = [column(jnp.int32), column(), column()]
     count, low, high = _call(_extremes_kernel, options, anchors, keys, None, out=out)
     return count, low, high
 
 
-def histogram(options: Options, anchors: Anchors, keys: Keys, limits: Ranks) -> Array:
+def histogram(options: Options, anchors: Anchors, keys: Keys, bins: Bins) -> Array:
     """Number of negatives of each anchor in each bin, ``[N, bins]``; padded to whole lanes."""
-    n, bins = anchors.x.shape[0], -(-options.bins // LANES) * LANES
-    out = [_like(anchors.x, (8, bins // 8, n), jnp.int32)]
-    (counts,) = _call(partial(_histogram_kernel, options), options, anchors, keys, limits, out=out)
-    return jnp.transpose(counts, (2, 1, 0)).reshape(n, bins)
+    n, n_bins = anchors.x.shape[0], -(-options.bins // LANES) * LANES
+    out = [_like(anchors.x, (16, n_bins // 16, n), jnp.int32)]
+    (counts,) = _call(partial(_histogram_kernel, options), options, anchors, keys, bins, out=out)
+    return jnp.transpose(counts, (2, 1, 0)).reshape(n, n_bins)
 
 
 def sums(
-    options: Options, anchors: Anchors, keys: Keys, ranks: Ranks | None
+    options: Options, anchors: Anchors, keys: Keys, weights: Weights | None
 ) -> tuple[Array, Array, Array]:
     """Largest score of each anchor, number of negatives, and sums relative to the largest."""
     column = _column(anchors.x)
     out = [column(), column(jnp.int32), *(column() for _ in range(anchors.exponents.shape[1]))]
     top, count, *total = _call(
-        partial(_sums_kernel, options), options, anchors, keys, ranks, out=out
+        partial(_sums_kernel, options), options, anchors, keys, weights, out=out
     )
     return top, count, jnp.concatenate(total, axis=1)
 
 
 def gradients(
-    options: Options, anchors: Anchors, keys: Keys, ranks: Ranks | None, statistics: Statistics
+    options: Options, anchors: Anchors, keys: Keys, weights: Weights | None, statistics: Statistics
 ) -> tuple[Array, Array, Array]:
     """Gradients of anchors and keys, and means of the scores below the largest, ``[N, K]``."""
     column = _column(anchors.x)
     d_anchors = [column(columns=anchors.x.shape[1])]
     d_anchors += [column() for _ in range(anchors.exponents.shape[1])]
     d_y, d_x, *means = _call(
-        partial(_gradient_kernel, options), options, anchors, keys, ranks, statistics,
+        partial(_gradient_kernel, options), options, anchors, keys, weights, statistics,
         out=[_like(keys.x, keys.x.shape), *d_anchors], backward=True,
     )  # fmt: skip
     return d_x, d_y, jnp.concatenate(means, axis=1)
@@ -70,63 +70,79 @@ def gradients(
 
 
 def _extremes_kernel(
-    anchors: Anchors, keys: Keys, ranks: None, count: Any, low: Any, high: Any
+    anchors: Anchors, keys: Keys, weights: None, count: Any, low: Any, high: Any
 ) -> None:
-    del ranks
+    del weights
 
     @pl.when(pl.program_id(1) == 0)
     def _start() -> None:
-        low[...] = jnp.full_like(low, _EIGHTH_LIMIT)
-        high[...] = jnp.full_like(high, -_EIGHTH_LIMIT)
+        low[...] = jnp.full_like(low, _LARGEST)
+        high[...] = jnp.full_like(high, -_LARGEST)
         count[...] = jnp.zeros_like(count)
 
     scores, where = _tile(anchors, keys)
-    eighth = _eighth(scores)
-    low[...] = jnp.minimum(low[...], _row(jnp.min, jnp.where(where, eighth, _EIGHTH_LIMIT)))
-    high[...] = jnp.maximum(high[...], _row(jnp.max, jnp.where(where, eighth, -_EIGHTH_LIMIT)))
+    low[...] = jnp.minimum(low[...], _row(jnp.min, jnp.where(where, scores, _LARGEST)))
+    high[...] = jnp.maximum(high[...], _row(jnp.max, jnp.where(where, scores, -_LARGEST)))
     count[...] += _row(jnp.sum, where.astype(jnp.int32))
 
 
 def _histogram_kernel(
-    options: Options, anchors: Anchors, keys: Keys, ranks: Ranks, counts: Any
+    options: Options, anchors: Anchors, keys: Keys, bins: Bins, counts: Any
 ) -> None:
-    """Adds the counts ``[8, bins / 8, rows]`` of the bins ``8 * word + digit``."""
+    """Adds the counts ``[16, bins / 16, rows]`` of the bins ``16 * word + digit``.
+
+    The 16 bins of a word are fields of an integer, to which a score adds 1 in the field of its
+    digit. Fields of 2 bits hold 3 additions; they are added to fields of 4, 8 and 16 bits, which
+    hold the sums of 15, 255 and all keys of a tile.
+    """
 
     @pl.when(pl.program_id(1) == 0)
     def _start() -> None:
         counts[...] = jnp.zeros_like(counts)
 
     scores, where = _tile(anchors, keys)
-    bin_, _ = _place(options, ranks, scores)
+    bin_, _ = _place(options, bins, scores)
     bin_ = jnp.where(where, bin_, -1).T  # keys along sublanes, over which a sum is cheap
-    word, digit = bin_ >> 3, jnp.left_shift(1, 4 * (bin_ & 7))
-    n_rows = bin_.shape[1]
+    word, one = bin_ >> 4, jnp.left_shift(1, 2 * (bin_ & 15))
+    n_keys, n_rows = bin_.shape
+
+    def in_word(number: Any) -> list[Array]:
+        """Counts of a word: 8 integers ``[1, rows]`` with fields of 16 bits."""
+        bytes_ = [jnp.zeros((8, n_rows), jnp.int32)] * 4
+        for start in range(0, n_keys, 15 * 8):
+            nibbles = [jnp.zeros((8, n_rows), jnp.int32)] * 2
+            for at in range(start, min(start + 15 * 8, n_keys), 3 * 8):
+                part = slice(at, min(at + 3 * 8, start + 15 * 8, n_keys))
+                here = jnp.where(word[part] == number, one[part], 0)
+                total = jnp.sum(here.reshape(-1, 8, n_rows), axis=0)
+                nibbles = _add_fields(nibbles, [total], 2)
+            bytes_ = _add_fields(bytes_, nibbles, 4)
+        halves = _add_fields([jnp.zeros((8, n_rows), jnp.int32)] * 8, bytes_, 8)
+        return [jnp.sum(x, axis=0, keepdims=True) for x in halves]
 
     def add(group: Any, _: None) -> None:
         first = pl.multiple_of(8 * group, 8)
-        for start in range(0, options.tile[1], 128):
-            even, odd = [], []
-            for i in range(8):
-                # Eight bins share an integer: 4 bits hold 8 additions, then 8 bits hold 128.
-                bytes_ = [jnp.zeros((8, n_rows), jnp.int32) for _ in range(2)]
-                for at in range(start, start + 128, 64):
-                    here = jnp.where(word[at : at + 64] == first + i, digit[at : at + 64], 0)
-                    digits = jnp.sum(here.reshape(8, 8, n_rows), axis=0)
-                    bytes_[0] += digits & 0x0F0F0F0F
-                    bytes_[1] += jnp.right_shift(digits, 4) & 0x0F0F0F0F
-                even.append(jnp.sum(bytes_[0], axis=0, keepdims=True))
-                odd.append(jnp.sum(bytes_[1], axis=0, keepdims=True))
-            for parity, sums in enumerate((even, odd)):
-                packed = jnp.concatenate(sums, axis=0)
-                for i in range(4):
-                    count = jnp.right_shift(packed, 8 * i) & 255
-                    counts[2 * i + parity, pl.ds(first, 8), :] += count
+        of_words = [in_word(first + i) for i in range(8)]
+        for digit, parts in enumerate(zip(*of_words, strict=True)):
+            packed = jnp.concatenate(parts, axis=0)
+            counts[digit, pl.ds(first, 8), :] += packed & 0xFFFF
+            counts[digit + 8, pl.ds(first, 8), :] += packed >> 16
 
     jax.lax.fori_loop(0, counts.shape[1] // 8, add, None)
 
 
+def _add_fields(sums: list[Array], integers: list[Array], bits: int) -> list[Array]:
+    """Adds the fields of integers to sums with fields of twice the bits, and twice as many.
+
+    Field k of integer i of n belongs to the sum ``i + n * (k % 2)``.
+    """
+    mask = {2: 0x33333333, 4: 0x0F0F0F0F, 8: 0x00FF00FF}[bits]
+    fields = [(x >> shift) & mask for shift in (0, bits) for x in integers]
+    return [total + field for total, field in zip(sums, fields, strict=True)]
+
+
 def _sums_kernel(
-    options: Options, anchors: Anchors, keys: Keys, ranks: Ranks | None,
+    options: Options, anchors: Anchors, keys: Keys, weights: Weights | None,
     top: Any, count: Any, *sums: Any,
 ) -> None:  # fmt: skip
     @pl.when(pl.program_id(1) == 0)
@@ -137,7 +153,7 @@ def _sums_kernel(
 
     scores, where = _tile(anchors, keys)
     count[...] += _row(jnp.sum, where.astype(jnp.int32))
-    weights, where = _weights(options, anchors, ranks, scores, where)
+    weight, where = _weigh(options, weights, scores, where)
     before = top[...]
     now = jnp.maximum(before, _row(jnp.max, jnp.where(where, scores, _LOWEST)))
     top[...] = now
@@ -145,12 +161,12 @@ def _sums_kernel(
     for k, total in enumerate(sums):
         exponent = anchors.exponents[:, k : k + 1]
         terms = jnp.exp(exponent * below)
-        terms = jnp.where(where, terms, 0) if weights is None else weights * terms
+        terms = jnp.where(where, terms, 0) if weight is None else weight * terms
         total[...] = total[...] * jnp.exp(exponent * (before - now)) + _row(jnp.sum, terms)
 
 
 def _gradient_kernel(
-    options: Options, anchors: Anchors, keys: Keys, ranks: Ranks | None,
+    options: Options, anchors: Anchors, keys: Keys, weights: Weights | None,
     statistics: Statistics, d_y: Any, d_x: Any, *means: Any,
 ) -> None:  # fmt: skip
     """Adds the gradients of a tile of keys, and those of all anchors, which stay in fast memory."""
@@ -166,7 +182,7 @@ def _gradient_kernel(
         for ref in (d_x, *means):
             ref[rows, :] = jnp.zeros((n_rows, ref.shape[1]), jnp.float32)
 
-    shares, below = _shares(options, anchors, keys, ranks, statistics)
+    shares, below = _shares(options, anchors, keys, weights, statistics)
     scaled = [statistics[2][:, k : k + 1] * share for k, share in enumerate(shares)]
     d_scores = reduce(jnp.add, scaled)
     d_x[rows, :] += _dot(d_scores, keys.x[...].astype(jnp.float32), 1, 0)
@@ -193,38 +209,24 @@ def _row(of_row: Callable[..., Array], values: Array) -> Array:
     return of_row(values, axis=1, keepdims=True)
 
 
-def _eighth(scores: Array) -> Array:
-    return jnp.clip(scores / 8, -_EIGHTH_LIMIT, _EIGHTH_LIMIT)
+def _place(options: Options, bins: Bins, scores: Array) -> tuple[Array, Array]:
+    """Bins of scores, and the share of the bin's width below them."""
+    at = jnp.minimum((scores - bins.low[...]) * bins.scale[...], options.bins)
+    bin_ = jnp.minimum(at.astype(jnp.int32), options.bins - 1)
+    return bin_, at - bin_.astype(jnp.float32)
 
 
-def _place(options: Options, ranks: Ranks, scores: Array) -> tuple[Array, Array]:
-    """Bins of scores, and the share of the bin's width below them: as in ``binned_ranks``."""
-    eighth, low, high = _eighth(scores), ranks.low[...], ranks.high[...]
-    width = (high - low) / options.bins
-    known = width > 0
-    place = jnp.where(known, (eighth - low) / jnp.where(known, width, 1), options.bins)
-    bin_ = jnp.clip(place.astype(jnp.int32), 0, options.bins - 1)
-    share = jnp.where(eighth == high, 1, jnp.clip(place - bin_.astype(jnp.float32), 0, 1))
-    return bin_, share
-
-
-def _weights(
-    options: Options, anchors: Anchors, ranks: Ranks | None, scores: Array, where: Array
+def _weigh(
+    options: Options, weights: Weights | None, scores: Array, where: Array
 ) -> tuple[Array | None, Array]:
     """Weights of a tile, None if they are 1, and the mask of weights that are not 0."""
-    if ranks is None or options.weight is None:
+    if weights is None:
         return None, where
-    bin_, share = _place(options, ranks, scores)
-    entries = [_look_up(table, bin_) for table in ranks.tables]
-    if len(entries) == 1:
-        (both,) = entries
-        entries = [jax.lax.shift_right_logical(both, 16), both & 0xFFFF]
-    start, inside = (x.astype(jnp.float32) for x in entries)
-    rank = start + (inside - 1) * share
-    params = [anchors.params[:, p : p + 1] for p in range(anchors.params.shape[1])]
-    weights = options.weight(rank, ranks.count[...].astype(jnp.float32), *params)
-    weights = jnp.where(where, weights, 0)  # NaN without negatives
-    return weights, where & (weights != 0)
+    bin_, share = _place(options, weights.bins, scores)
+    first, last = _look_up(weights.first, bin_), _look_up(weights.last, bin_)
+    weight = (1 - share) * first + share * last  # a difference could round to a negative weight
+    weight = jnp.where(where, weight, 0)
+    return weight, weight != 0
 
 
 def _look_up(table: Any, index: Array) -> Array:
@@ -242,19 +244,19 @@ def _look_up(table: Any, index: Array) -> Array:
 
 
 def _shares(
-    options: Options, anchors: Anchors, keys: Keys, ranks: Ranks | None,
+    options: Options, anchors: Anchors, keys: Keys, weights: Weights | None,
     statistics: Statistics,
 ) -> tuple[list[Array], Array]:  # fmt: skip
     """Shares of each score in the sums of its row, and scores below the largest."""
     top, log_norm, _ = statistics
     scores, where = _tile(anchors, keys)
-    weights, where = _weights(options, anchors, ranks, scores, where)
+    weight, where = _weigh(options, weights, scores, where)
     below = jnp.where(where, scores - top[...], 0)
     shares = []
     for k in range(log_norm.shape[1]):
         exponent, norm = anchors.exponents[:, k : k + 1], log_norm[:, k : k + 1]
         share = jnp.where(where, jnp.exp(exponent * below - norm), 0)
-        shares.append(share if weights is None else weights * share)
+        shares.append(share if weight is None else weight * share)
     return shares, below
 
 

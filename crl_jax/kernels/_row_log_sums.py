@@ -5,8 +5,8 @@ anchor i and exponent k, the kernels return
 
 .. math:: L_{ik} = \log \sum_j w_{ij} e^{p_{ik} s_{ij}}, \qquad s_{ij} = x_i^\top y_j
 
-over the valid keys j with another id, where the weights are 1 or a function of the histogram
-estimate of the rank of :math:`s_{ij}` in its row. A loss that is a function of these sums is
+over the valid keys j with another id, where the weights are 1 or a function of the rank of
+:math:`s_{ij}` in its row, estimated by a histogram. A loss that is a function of these sums is
 ordinary JAX code; the backward pass recomputes the scores.
 """
 
@@ -19,11 +19,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 RankWeight = Callable[..., Array]
-"""Weights of scores, ``weight(rank, count, *params)``: ranks ``[rows, keys]``; the number of
-scores of a row and each parameter have the shape ``[rows, 1]``."""
+"""Elementwise function ``weight(rank, count, *params)`` of ranks ``[N, bins]``; the number of
+scores of a row and each parameter have the shape ``[N, 1]``."""
 
-# Anchors and keys per tile. A tile of scores takes 512 KiB; larger tiles read the keys less often.
-_TILE = 256, 512
+# Anchors and keys per tile; half of each for embeddings wider than _WIDEST. A tile of scores takes
+# 2 MiB, and a larger one reads keys and statistics of anchors less often.
+_TILE = 512, 1024
+_WIDEST = 512
+_SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
 
 class Options(NamedTuple):
@@ -48,18 +51,19 @@ class Keys(NamedTuple):
     valid: Any  # [1, M]
 
 
-class Ranks(NamedTuple):
-    """Linear interpolation of ranks per row: ``start[bin] + slope[bin] * share``.
+class Bins(NamedTuple):
+    """Bins of the scores of each row: ``(score - low) * scale``."""
 
-    ``tables`` are those of ``start``, the rank of the smallest score of a bin, and of the number of
-    scores of the bin, which is ``slope + 1``, ``[N, bins]``. If both are below 2^16, a single table
-    has both, ``start`` in the upper half of its int32 entries.
-    """
+    low: Any  # [N, 1], smallest score
+    scale: Any  # [N, 1], bins per unit of score; 0 if all scores are equal
 
-    count: Any  # [N, 1], number of scores
-    low: Any  # [N, 1], smallest score / 8
-    high: Any  # [N, 1], largest score / 8
-    tables: tuple[Any, ...]
+
+class Weights(NamedTuple):
+    """Weights of each row, linear between the first and the last score of a bin."""
+
+    bins: Bins
+    first: Any  # [N, bins]
+    last: Any  # [N, bins]
 
 
 def row_log_sums(
@@ -91,10 +95,10 @@ def row_log_sums(
       ids: Ids of the anchors, int32.
       key_ids: Ids of the keys, int32; keys with the id of an anchor are excluded from its sum.
       key_mask: Mask of valid keys.
-      weight: Weight of scores as a function of their histogram ranks, see
-        :func:`crl_jax.stats.binned_ranks`; ``None`` for weights of 1. Static.
+      weight: Weight of scores as a function of their ranks, estimated as in
+        :func:`crl_jax.stats.of_binned_ranks`; ``None`` for weights of 1. Static.
       params: Per-anchor parameters of ``weight``, shape ``[N, P]``.
-      bins: Number of bins of the ranks; static. The time of the histogram is proportional to it.
+      bins: Number of bins of the ranks, of which 128 take the time of 1; static.
       interpret: Whether to interpret the kernels, for tests on a CPU.
 
     Returns:
@@ -103,8 +107,9 @@ def row_log_sums(
     n, m = x.shape[0], y.shape[0]
     if params is None:
         params = jnp.zeros((n, 1), jnp.float32)
-    options = Options(weight, bins, _TILE, interpret)
-    rows, keys = (-size % tile for size, tile in zip((n, m), _TILE, strict=True))
+    tile = _TILE if x.shape[1] <= _WIDEST else (_TILE[0] // 2, _TILE[1] // 2)
+    options = Options(weight, bins, tile, interpret)
+    rows, keys = (-size % step for size, step in zip((n, m), tile, strict=True))
     anchors = Anchors(x, ids[:, None], exponents, jax.lax.stop_gradient(params))
     anchors = jax.tree.map(lambda a: jnp.pad(a, [(0, rows), (0, 0)]), anchors)
     valid = key_mask.astype(jnp.int32)
@@ -125,27 +130,43 @@ def _log_sums(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Ar
 def _forward(options: Options, anchors: Anchors, keys: Keys) -> tuple[Any, Any]:
     from . import _log_sum_kernels as kernels  # Pallas takes a tenth of a second to import
 
-    ranks = None
+    weights = None
     if options.weight is not None:
-        limits = Ranks(*kernels.extremes(options, anchors, keys), ())
-        inside = kernels.histogram(options, anchors, keys, limits)
-        start = jnp.cumsum(inside, axis=1) - inside + 1
-        is_narrow = keys.x.shape[0] < 2**16
-        ranks = limits._replace(tables=((start << 16) | inside,) if is_narrow else (start, inside))
-    top, count, total = kernels.sums(options, anchors, keys, ranks)
+        weights = _interpolated(options.weight, options, anchors, keys)
+    top, count, total = kernels.sums(options, anchors, keys, weights)
     empty = total == 0
     log_norm = jnp.log(jnp.where(empty, 1, total))
     log_sums = jnp.where(empty, -jnp.inf, anchors.exponents * top + log_norm)
-    return (log_sums, count), (anchors, keys, ranks, top, log_norm)
+    return (log_sums, count), (anchors, keys, weights, top, log_norm)
+
+
+def _interpolated(weight: RankWeight, options: Options, anchors: Anchors, keys: Keys) -> Weights:
+    """Weights at the ranks of the first and last score of each bin, for interpolation."""
+    from . import _log_sum_kernels as kernels
+
+    count, low, high = kernels.extremes(options, anchors, keys)
+    half_range = high / 2 - low / 2  # the whole one could overflow
+    differ = half_range > _SMALLEST * options.bins
+    scale = jnp.where(differ, options.bins / 2 / jnp.where(differ, half_range, 1), 0)
+    bins = Bins(low, scale)
+    inside = kernels.histogram(options, anchors, keys, bins)
+    last = jnp.cumsum(inside, axis=1)
+    first = jnp.where(differ, last - jnp.maximum(inside - 1, 0), last)  # equal scores: top rank
+    n, params = count.astype(jnp.float32), jnp.split(anchors.params, anchors.params.shape[1], 1)
+    at_first, at_last = (
+        jnp.where(count > 0, weight(rank.astype(jnp.float32), n, *params), 0)
+        for rank in (first, last)
+    )
+    return Weights(bins, at_first, at_last)
 
 
 def _backward(options: Options, residuals: Any, cotangents: Any) -> tuple[Anchors, Keys]:
     from . import _log_sum_kernels as kernels
 
-    anchors, keys, ranks, top, log_norm = residuals
+    anchors, keys, weights, top, log_norm = residuals
     given = cotangents[0]
     statistics = top, log_norm, given * anchors.exponents
-    d_x, d_y, means = kernels.gradients(options, anchors, keys, ranks, statistics)
+    d_x, d_y, means = kernels.gradients(options, anchors, keys, weights, statistics)
     return (
         Anchors(
             d_x.astype(anchors.x.dtype), None, given * (top + means), jnp.zeros_like(anchors.params)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from crl_jax.kernels import _row_log_sums, row_log_sums
+from crl_jax.kernels import _log_sum_kernels, _row_log_sums, row_log_sums
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -146,3 +146,20 @@ def test_invalid_keys_are_not_read_into_a_sum():
     want = evaluate(x, y, exponents, params, keys, 0)
     large = jnp.where(keys["key_mask"][:, None], y, 1e30)
     assert_close(evaluate(x, large, exponents, params, keys, 0), want, rtol=0, atol=0)
+
+
+def test_a_histogram_holds_all_keys_of_a_tile_in_one_bin():
+    n_keys, n_bins = 2 * 1024, 200
+    options = _row_log_sums.Options(rank_weight, n_bins, (128, 1024), interpret=True)
+    scores = np.repeat([0.5, 7.5, 150.5], [1500, n_keys - 1501, 1]).astype(np.float32)
+    x = jnp.ones((128, 1)).at[5].set(0)
+    anchors = _row_log_sums.Anchors(x, jnp.full((128, 1), 9).at[7].set(0), x, x)
+    ids, valid = jnp.arange(n_keys)[None] % 2, jnp.ones((1, n_keys), jnp.int32)
+    keys = _row_log_sums.Keys(jnp.asarray(scores)[:, None], ids, valid)
+    bins = _row_log_sums.Bins(jnp.zeros((128, 1)), jnp.ones((128, 1)))
+    got = np.asarray(_log_sum_kernels.histogram(options, anchors, keys, bins))
+    want = np.bincount(scores.astype(int), minlength=got.shape[1])
+    np.testing.assert_array_equal(got[0], want)
+    assert got[5, 0] == n_keys  # all its scores are 0
+    odd = np.bincount(scores[1::2].astype(int), minlength=got.shape[1])
+    np.testing.assert_array_equal(got[7], odd)

@@ -1,6 +1,7 @@
 """Ranks and the eCDF against explicit counts, for every implementation."""
 
 from functools import partial
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -207,11 +208,47 @@ def test_counts_of_bins(form, bins):
     rng = np.random.default_rng(bins)
     bin_ = np.minimum(rng.integers(0, 2 * bins, (3, 1500)), bins - 1).astype(np.int32)
     valid = rng.random(bin_.shape) < 0.8
-    inside, below = jax.jit(partial(form, bins=bins))(jnp.asarray(bin_), jnp.asarray(valid))
-    for row, keep, got_inside, got_below in zip(bin_, valid, inside, below, strict=True):
-        counts = np.bincount(row[keep], minlength=bins)
-        np.testing.assert_array_equal(got_inside, counts[row])
-        np.testing.assert_array_equal(got_below, (np.cumsum(counts) - counts)[row])
+    inside = jax.jit(partial(form, bins=bins))(jnp.asarray(bin_), jnp.asarray(valid))
+    for row, keep, got in zip(bin_, valid, inside, strict=True):
+        np.testing.assert_array_equal(got, np.bincount(row[keep], minlength=bins))
+
+
+@pytest.mark.parametrize("form", [_ranks._gather, _ranks._select_by_products])
+@pytest.mark.parametrize("bins", [1, 8, 100])
+def test_look_up_in_a_table_of_bins(form, bins):
+    rng = np.random.default_rng(bins)
+    table = rng.normal(size=(3, bins)).astype(np.float32)
+    bin_ = rng.integers(0, bins, (3, 50)).astype(np.int32)
+    got = jax.jit(form)(jnp.asarray(table), jnp.asarray(bin_))
+    np.testing.assert_array_equal(got, np.take_along_axis(table, bin_, axis=1))
+
+
+def function_by_hand(scores, where, function, bins):
+    """Value at the interpolated rank of each valid score, bin by bin in float64; 0 for others."""
+    out = np.zeros(scores.shape)
+    for row, keep, values in zip(scores.astype(np.float64), where, out, strict=True):
+        kept = row[keep]
+        if not kept.size:
+            continue
+        edges = np.linspace(kept.min(), kept.max(), bins + 1)
+        edges[-1] = kept.max()
+        for low, high in pairwise(edges):
+            inside = keep & (row >= low) & ((row < high) | (high == edges[-1]))
+            below = np.count_nonzero(keep & (row < low))
+            ends = function(below + 1.0), function(float(below + np.count_nonzero(inside)))
+            share = (row[inside] - low) / (high - low)
+            values[inside] = ends[0] + (ends[1] - ends[0]) * share
+    return out
+
+
+@pytest.mark.parametrize("bins", [3, 50])
+def test_a_function_of_ranks_is_interpolated_within_bins(bins):
+    rng = np.random.default_rng(bins)
+    scores = rng.normal(size=(4, 80)).astype(np.float32)
+    where = rng.random(scores.shape) < np.array([[1.0], [0.7], [0.2], [0.0]])
+    got = stats.of_binned_ranks(jnp.sqrt, jnp.asarray(scores), bins=bins, where=jnp.asarray(where))
+    want = function_by_hand(scores, where, np.sqrt, bins)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_no_gather_and_no_scatter_on_accelerators():

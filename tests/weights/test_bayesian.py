@@ -128,3 +128,27 @@ def test_a_nan_that_is_kept_is_seen_and_one_that_is_not_is_not(neg, beta, bins):
         loss = contrastive(neg[..., 0], soiled, **hyper, where=where, reduce_fn=None)
         np.testing.assert_array_equal(np.isnan(loss), place.any(-1))
     assert np.isfinite(quick.bayesian_weights(soiled, **hyper, where=~place)).all()
+
+
+def test_128_bins_are_nearly_exact_for_thousands_of_negatives():
+    """Errors of weights and of weighted sums, for dense scores and for scores with an outlier."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(8, 8192)).astype(np.float32)
+    scores[4:, 0] = 12
+    hyper = dict(tau_plus=0.1, alpha=0.9, beta=0.9)
+    exact, binned = (
+        np.asarray(quick.bayesian_weights(scores, **hyper, bins=bins)) for bins in (None, 128)
+    )
+    assert np.abs(binned - exact).mean() < 2e-3
+    sums = [(w * np.exp(scores.astype(np.float64))).sum(axis=1) for w in (exact, binned)]
+    np.testing.assert_allclose(sums[1], sums[0], rtol=1e-3)
+
+
+def test_the_highest_score_has_its_exact_weight_however_small():
+    scores = np.linspace(0, 1, 400, dtype=np.float32)
+    hyper = dict(tau_plus=0.4, alpha=1 - 1e-5, beta=0.5)
+    exact, binned = (
+        np.asarray(quick.bayesian_weights(scores, **hyper, bins=bins)) for bins in (None, 3)
+    )
+    assert 0 < exact[-1] < 1e-4 * exact[0]
+    np.testing.assert_allclose(binned[-1], exact[-1], rtol=1e-5)
