@@ -62,6 +62,13 @@ def test_ranks_by_sorting(dtype):
     np.testing.assert_array_equal(got, want)  # 3e38 is finite in bfloat16, too
 
 
+@pytest.mark.parametrize("n", [2**16, 2**16 + 1])  # positions of 16 bits, and longer ones
+def test_ranks_by_sorting_of_long_rows(n):
+    scores = np.random.default_rng(n).normal(size=(2, n)).round(3).astype(np.float32)
+    want = [np.searchsorted(np.sort(row), row, side="right") for row in scores]
+    np.testing.assert_array_equal(jax.jit(ranks_by_sorting)(jnp.asarray(scores)), want)
+
+
 def test_sorts_of_values_that_vary_over_a_mesh():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     scores, thresholds = drawn((4, 40)), np.array([[0, 1], [-1, 5], [0.5, -5], [9, 0]], np.float32)
