@@ -64,8 +64,11 @@ def cycles(lines: Iterable[str]) -> int:
             continue
         is_empty = line.startswith("}", bundle.end())  # without the mark of its depth
         depth = len(loops) if is_empty else 1 + bundle[1].count(">")
+        begins = "LB:" in line[: bundle.end()]
+        if begins:
+            depth = max(depth, 2)  # the first bundle of an outermost loop may be without its mark
         leave(depth)
-        if "LB:" in line[: bundle.end()]:
+        if begins:
             leave(depth - 1)
             loops.append(_Loop(extra=2 if _PIPELINED in line else 0))
         while len(loops) < depth:

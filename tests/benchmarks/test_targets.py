@@ -204,6 +204,11 @@ def test_bundles_of_a_schedule_count_in_each_iteration():
     assert _schedule.cycles(SCHEDULE.splitlines()) == 2 + 32 * (4 + 8 * 2 + 2)
 
 
+def test_an_outermost_loop_may_begin_without_the_mark_of_its_depth():
+    text = SCHEDULE.replace("0x1 LB: > {", "0x1 LB:  {")
+    assert _schedule.cycles(text.splitlines()) == _schedule.cycles(SCHEDULE.splitlines())
+
+
 def test_schedules_are_those_of_the_instructions_of_a_module(tmp_path):
     (tmp_path / "17-fusion.3-01-final_bundles.txt").write_text(SCHEDULE)
     (tmp_path / "17-fusion.3-00-schedule-analysis_final_bundles.txt").write_text("other")
