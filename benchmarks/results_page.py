@@ -76,6 +76,7 @@ NAMES = {
     "samplers/batch/table-4.2-published": "published setting",
     "samplers/table-4.2-minibatch": "minibatch",
     "samplers/lightgcn/table-4.2-minibatch": "LightGCN, minibatch",
+    "samplers/lightgcn/aobpr/table-4.2-minibatch": "LightGCN, minibatch",
     "bns-1": "BNS-1: λ decreases during training", "bns-2": "BNS-2: ten warm-up epochs with RNS",
     "bns-3": "BNS-3: uninformative prior", "bns-4": "BNS-4: occupations in the prior",
     "reweighted bpr": "DenoiseRec (reweighted BPR)", "gbpr": "GBPR", "bprac": "BPRAC",
