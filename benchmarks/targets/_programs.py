@@ -37,7 +37,7 @@ LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "hcl": (losses.hard_contrastive, {"tau_plus": 0.1, "beta": 0.5}),
     "bcl": (losses.bayesian_contrastive, {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.9}),
     "bcl-bins": (
-        partial(losses.bayesian_contrastive, bins=512),
+        partial(losses.bayesian_contrastive, bins=128),
         {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.9},
     ),
 }
@@ -119,7 +119,7 @@ def _statistics() -> None:
             f"ranks/{rows}x{n}", lambda _, r=rows, n=n: function_case(stats.ranks, shape(r, n)),
             quick=n == 4096,
         )  # fmt: skip
-    binned = partial(stats.binned_ranks, bins=512)
+    binned = partial(stats.binned_ranks, bins=128)
     program("ranks/binned/256x4096", lambda _: function_case(binned, shape(256, 4096)), quick=True)
     program("ecdf/256x4096", lambda _: function_case(stats.ecdf, shape(256, 4096)))
     law = partial(stats.variance_gamma_cdf, dim=64)
