@@ -55,6 +55,7 @@ MODELS: dict[str, ModelEntry] = {
     "sparse-ease": entry_of(baselines.SparseEASE),
     "ials": entry_of(baselines.IALS),
     "gf-cf": entry_of(baselines.GFCF),
+    "bspm": entry_of(baselines.BSPM),
     "cheby-cf": entry_of(baselines.ChebyCF),
 }
 

@@ -13,6 +13,7 @@ from ._baseline import Baseline as Baseline
 from ._baseline import FittedBaseline as FittedBaseline
 from ._ease import EASE as EASE
 from ._ease import SparseEASE as SparseEASE
+from ._graph_filters import BSPM as BSPM
 from ._graph_filters import GFCF as GFCF
 from ._graph_filters import ChebyCF as ChebyCF
 from ._ials import IALS as IALS

@@ -9,6 +9,7 @@ from scipy.special import xlogy
 
 from crl_jax import baselines, metrics
 from crl_jax.baselines import (
+    BSPM,
     EASE,
     GFCF,
     IALS,
@@ -29,6 +30,7 @@ SMALL = (
     SparseEASE(l2=7.0, n_neighbours=4),
     IALS(dim=3, n_sweeps=3, l2=0.02, l2_power=0.5),
     GFCF(rank=4, weight=0.5),
+    BSPM(order=4, time=1.7, blurred=0.3, rank=4, weight=0.4),
     ChebyCF(order=5, flatness=1.3, rank=4, weight=0.4, power=0.3),
 )
 
@@ -131,6 +133,24 @@ def filtered(x, of):
     return x @ graph.T @ graph + of.weight * ideal
 
 
+def blurred_and_sharpened(x, of):
+    """One step of the classical Runge-Kutta method."""
+    graph, degree = normalized(x), x.sum(axis=0)
+    right = np.linalg.svd(graph)[2][: of.rank].T
+    blurred = x @ graph.T @ graph
+    start = blurred + of.weight * (x * inverse_of(degree, 0.5)) @ right @ right.T * degree**0.5
+
+    def slope(y):
+        return -y @ graph.T @ graph
+
+    first = slope(start)
+    second = slope(start + of.time / 2 * first)
+    third = slope(start + of.time / 2 * second)
+    fourth = slope(start + of.time * third)
+    sharpened = start + of.time / 6 * (first + 2 * second + 2 * third + fourth)
+    return (1 - of.blurred) * sharpened + of.blurred * blurred
+
+
 def interpolated(x, of):
     graph, degree = normalized(x), x.sum(axis=0)
     right = np.linalg.svd(graph)[2][: of.rank].T
@@ -150,6 +170,7 @@ REFERENCES = {
     Popularity: lambda x, of: np.tile(x.sum(axis=0), (len(x), 1)),
     ItemKNN: neighbours, RP3beta: walks, EASE: regressions, SparseEASE: local_regressions,
     IALS: alternating, GFCF: filtered, ChebyCF: interpolated,
+    BSPM: blurred_and_sharpened,
 }  # fmt: skip
 
 

@@ -25,10 +25,11 @@ def test_metrics_are_those_of_the_test_part():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "published"), [("gowalla", ["GF-CF", "ChebyCF"]), ("yelp2018", ["GF-CF"])]
+    ("dataset", "published"),
+    [("gowalla", ["GF-CF", "BSPM", "ChebyCF"]), ("yelp2018", ["GF-CF", "BSPM"])],
 )
 def test_published_metrics_belong_to_a_dataset(dataset, published):
     found = filters.models(dataset)
-    assert list(found) == ["GF-CF", "ChebyCF"]
+    assert list(found) == ["GF-CF", "BSPM", "ChebyCF"]
     of_paper = {"recall@20_published", "ndcg@20_published", "source"}
     assert [name for name, (_, row) in found.items() if row.keys() >= of_paper] == published

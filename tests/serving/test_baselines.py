@@ -18,7 +18,7 @@ ITEMS = np.arange(100, 100 + N_ITEMS)[::-1]
 MODELS = [
     Popularity(), ItemKNN(n_neighbours=4), baselines.RP3beta(n_neighbours=5), EASE(l2=7.0),
     baselines.SparseEASE(l2=7.0, n_neighbours=5), IALS(dim=3, n_sweeps=2, seed=4),
-    baselines.GFCF(rank=4), baselines.ChebyCF(rank=4, order=3),
+    baselines.GFCF(rank=4), baselines.BSPM(rank=4, order=2), baselines.ChebyCF(rank=4, order=3),
 ]  # fmt: skip
 each_model = pytest.mark.parametrize("model", MODELS, ids=lambda of: type(of).__name__)
 
