@@ -8,7 +8,7 @@ Completed runs are not repeated, interrupted ones are resumed.
 
     python -m benchmarks.blends --data DATASETS --dataset gowalla --seeds 5 --runs runs/blends
     python -m benchmarks.blends --data DATASETS --dataset yelp2018 \
-        --recipes yelp2018-lightgcn-bsl gowalla-hard
+        --filter BSPM --recipes gowalla-hard
 """
 
 from argparse import ArgumentParser
@@ -24,7 +24,7 @@ from crl_jax import data, metrics, serving
 from ._report import RESULTS, Row, count, environment
 from ._runs import record, run, show
 from .defaults import write
-from .filters import METRICS, models
+from .filters import FILTERS, METRICS, models
 
 MEMBERS: Mapping[str, tuple[str, ...]] = {
     "gowalla": ("ChebyCF", "gowalla-hard"),
@@ -165,13 +165,14 @@ def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the datasets' folders")
     parser.add_argument("--dataset", choices=MEMBERS, default="gowalla")
+    parser.add_argument("--filter", choices=FILTERS, help="by default that of the dataset")
     parser.add_argument("--recipes", nargs="+", help="trained models; by default the dataset's")
     parser.add_argument("--seeds", type=count, default=1, help="number of trained models")
     parser.add_argument("--runs", type=Path, default=Path("runs/blends"), help="run directories")
     parser.add_argument("--out", type=Path, default=RESULTS / "standard" / "blends.csv")
     args = parser.parse_args()
     filter_name, *recipes = MEMBERS[args.dataset]
-    recipes = args.recipes or recipes
+    filter_name, recipes = args.filter or filter_name, args.recipes or recipes
     whole = data.load(args.data / args.dataset)
     assert isinstance(whole, data.Split)
     cut = data.with_validation(whole, valid=0.1, seed=0)

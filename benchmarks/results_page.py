@@ -85,6 +85,7 @@ NAMES = {
     "representations/texts": "scratch", "representations/weights": "MiniLM",
     "gowalla-hard": "MF with HCL", "yelp2018-lightgcn-bsl": "LightGCN with BSL",
     "ChebyCF + gowalla-hard": "the sum", "GF-CF + yelp2018-lightgcn-bsl": "the sum",
+    "BSPM + gowalla-hard": "the sum of these two",
 }  # fmt: skip
 """Display names of the values in the files."""
 Row = dict[str, Any]

@@ -134,7 +134,7 @@ def filtered(x, of):
 
 
 def blurred_and_sharpened(x, of):
-    """One step of the classical Runge-Kutta method."""
+    """Scores by one step of the classical Runge-Kutta method."""
     graph, degree = normalized(x), x.sum(axis=0)
     right = np.linalg.svd(graph)[2][: of.rank].T
     blurred = x @ graph.T @ graph
