@@ -12,8 +12,18 @@ from .._hyperparams import Range
 from ._baseline import Arrays, Baseline, Histories, Scorer, dense
 
 
+class _SpectralFilter(Baseline):
+    """Filter that needs the leading singular vectors of the normalised interactions."""
+
+    rank: int
+
+    def arrays(self, rows: Histories) -> Arrays:
+        """See :meth:`Baseline.arrays`."""
+        return {"basis": _leading(_normalized(rows), self.rank)}
+
+
 @dataclass(frozen=True)
-class GFCF(Baseline):
+class GFCF(_SpectralFilter):
     r"""Linear and ideal low-pass filter of a user's history on the item graph.
 
     .. math::
@@ -39,10 +49,6 @@ class GFCF(Baseline):
     rank: Annotated[int, Range(1)] = 64
     weight: Annotated[float, Range(0.0, high_open=True)] = 0.3
 
-    def arrays(self, rows: Histories) -> Arrays:
-        """See :meth:`Baseline.arrays`."""
-        return {"basis": _leading(_normalized(rows), self.rank)}
-
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
         graph, ideal = _normalized(rows), _ideal(rows, arrays["basis"])
@@ -56,7 +62,7 @@ class GFCF(Baseline):
 
 
 @dataclass(frozen=True)
-class BSPM(Baseline):
+class BSPM(_SpectralFilter):
     r"""Blurring and sharpening of a user's history on the item graph (BSPM with early merge).
 
     .. math::
@@ -89,10 +95,6 @@ class BSPM(Baseline):
     rank: Annotated[int, Range(1)] = 64
     weight: Annotated[float, Range(0.0, high_open=True)] = 0.3
 
-    def arrays(self, rows: Histories) -> Arrays:
-        """See :meth:`Baseline.arrays`."""
-        return {"basis": _leading(_normalized(rows), self.rank)}
-
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
         graph, ideal = _normalized(rows), _ideal(rows, arrays["basis"])
@@ -111,7 +113,7 @@ class BSPM(Baseline):
 
 
 @dataclass(frozen=True)
-class ChebyCF(Baseline):
+class ChebyCF(_SpectralFilter):
     r"""Non-linear filter of a user's history on the item graph by Chebyshev interpolation.
 
     .. math::
@@ -143,10 +145,6 @@ class ChebyCF(Baseline):
     rank: Annotated[int, Range(1)] = 64
     weight: Annotated[float, Range(0.0, high_open=True)] = 0.2
     power: Annotated[float, Range(0.0, high_open=True)] = 0.3
-
-    def arrays(self, rows: Histories) -> Arrays:
-        """See :meth:`Baseline.arrays`."""
-        return {"basis": _leading(_normalized(rows), self.rank)}
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
