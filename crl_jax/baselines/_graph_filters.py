@@ -1,5 +1,6 @@
 """Training-free graph filters of the item graph: GF-CF, BSPM and ChebyCF."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -51,14 +52,8 @@ class GFCF(_SpectralFilter):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
-        graph, ideal = _normalized(rows), _ideal(rows, arrays["basis"])
-        back = graph.T.tocsr()
-
-        def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
-            linear = dense(given @ back) @ graph
-            return dense(linear + self.weight * ideal(given))
-
-        return scores
+        smooth, ideal = _smoothing(rows), _ideal(rows, arrays["basis"])
+        return lambda given: dense(smooth(given) + self.weight * ideal(given))
 
 
 @dataclass(frozen=True)
@@ -97,15 +92,14 @@ class BSPM(_SpectralFilter):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
-        graph, ideal = _normalized(rows), _ideal(rows, arrays["basis"])
-        back = graph.T.tocsr()
+        smooth, ideal = _smoothing(rows), _ideal(rows, arrays["basis"])
 
         def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
-            blurred = dense(dense(given @ back) @ graph)
+            blurred = smooth(given)
             term = dense(blurred + self.weight * ideal(given))
             sharpened = term.copy()
             for k in range(1, self.order + 1):
-                term = dense((term @ back) @ graph) * np.float32(-self.time / k)
+                term = smooth(term) * np.float32(-self.time / k)
                 sharpened += term
             return dense((1 - self.blurred) * sharpened + self.blurred * blurred)
 
@@ -148,12 +142,11 @@ class ChebyCF(_SpectralFilter):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
-        graph, basis, degree = _normalized(rows), arrays["basis"], _degrees(rows, self.power)
-        back = graph.T.tocsr()
+        smooth, basis, degree = _smoothing(rows), arrays["basis"], _degrees(rows, self.power)
         coefficients, scale = self.coefficients.astype(np.float32), sparse.diags_array(1 / degree)
 
         def laplacian(signal: Any) -> Any:
-            return signal - 2 * ((signal @ back) @ graph)
+            return signal - 2 * smooth(signal)
 
         def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
             signal = dense(given @ scale)
@@ -186,6 +179,13 @@ def _normalized(rows: Histories) -> Histories:
 def _degrees(rows: Histories, power: float) -> Float32[np.ndarray, " n_items"]:
     """Returns a power of the number of interactions of each item."""
     return np.maximum(np.asarray(rows.sum(axis=0), np.float32), 1) ** power
+
+
+def _smoothing(rows: Histories) -> Callable[[Any], Float32[np.ndarray, "n n_items"]]:
+    r"""Returns the product with the item graph :math:`x \tilde R^\top \tilde R`."""
+    graph = _normalized(rows)
+    back = graph.T.tocsr()
+    return lambda signal: dense(dense(signal @ back) @ graph)
 
 
 def _ideal(rows: Histories, basis: Float32[np.ndarray, "n_items rank"]) -> Scorer:
