@@ -42,7 +42,6 @@ class Anchors(NamedTuple):
     x: Any  # [N, D]
     ids: Any  # [N, 1]
     exponents: Any  # [N, K]
-    params: Any  # [N, P], of the weight
 
 
 class Keys(NamedTuple):
@@ -98,7 +97,7 @@ def row_log_sums(
       weight: Weight of scores as a function of their ranks, estimated as in
         :func:`crl_jax.stats.of_binned_ranks`; ``None`` for weights of 1. Static.
       params: Per-anchor parameters of ``weight``, shape ``[N, P]``.
-      bins: Number of bins of the ranks, of which 128 take the time of 1; static.
+      bins: Number of bins of the ranks, static; the kernels round it up to a multiple of 128.
       interpret: Whether to interpret the kernels, for tests on a CPU.
 
     Returns:
@@ -110,37 +109,40 @@ def row_log_sums(
     tile = _TILE if x.shape[1] <= _WIDEST else (_TILE[0] // 2, _TILE[1] // 2)
     options = Options(weight, bins, tile, interpret)
     rows, keys = (-size % step for size, step in zip((n, m), tile, strict=True))
-    anchors = Anchors(x, ids[:, None], exponents, jax.lax.stop_gradient(params))
-    anchors = jax.tree.map(lambda a: jnp.pad(a, [(0, rows), (0, 0)]), anchors)
+    anchors, params = jax.tree.map(
+        lambda a: jnp.pad(a, [(0, rows), (0, 0)]), (Anchors(x, ids[:, None], exponents), params)
+    )
     valid = key_mask.astype(jnp.int32)
     padded = Keys(
         jnp.pad(y, [(0, keys), (0, 0)]),
         *(jnp.pad(a[None, :], [(0, 0), (0, keys)]) for a in (key_ids, valid)),
     )
-    log_sums, count = _log_sums(options, anchors, padded)
+    log_sums, count = _log_sums(options, anchors, padded, params)
     return log_sums[:n], count[:n, 0]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _log_sums(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Array]:
+def _log_sums(options: Options, anchors: Anchors, keys: Keys, params: Array) -> tuple[Array, Array]:
     """Log-sums ``[N, K]`` and number of negatives ``[N, 1]``."""
-    return _forward(options, anchors, keys)[0]
+    return _forward(options, anchors, keys, params)[0]
 
 
-def _forward(options: Options, anchors: Anchors, keys: Keys) -> tuple[Any, Any]:
+def _forward(options: Options, anchors: Anchors, keys: Keys, params: Array) -> tuple[Any, Any]:
     from . import _log_sum_kernels as kernels  # Pallas takes a tenth of a second to import
 
     weights = None
     if options.weight is not None:
-        weights = _interpolated(options.weight, options, anchors, keys)
+        weights = _interpolated(options.weight, options, anchors, keys, params)
     top, count, total = kernels.sums(options, anchors, keys, weights)
     empty = total == 0
     log_norm = jnp.log(jnp.where(empty, 1, total))
     log_sums = jnp.where(empty, -jnp.inf, anchors.exponents * top + log_norm)
-    return (log_sums, count), (anchors, keys, weights, top, log_norm)
+    return (log_sums, count), (anchors, keys, params, weights, top, log_norm)
 
 
-def _interpolated(weight: RankWeight, options: Options, anchors: Anchors, keys: Keys) -> Weights:
+def _interpolated(
+    weight: RankWeight, options: Options, anchors: Anchors, keys: Keys, params: Array
+) -> Weights:
     """Weights at the ranks of the first and last score of each bin, for interpolation."""
     from . import _log_sum_kernels as kernels
 
@@ -152,26 +154,25 @@ def _interpolated(weight: RankWeight, options: Options, anchors: Anchors, keys: 
     inside = kernels.histogram(options, anchors, keys, bins)
     last = jnp.cumsum(inside, axis=1)
     first = jnp.where(differ, last - jnp.maximum(inside - 1, 0), last)  # equal scores: top rank
-    n, params = count.astype(jnp.float32), jnp.split(anchors.params, anchors.params.shape[1], 1)
+    n, columns = count.astype(jnp.float32), jnp.split(params, params.shape[1], axis=1)
     at_first, at_last = (
-        jnp.where(count > 0, weight(rank.astype(jnp.float32), n, *params), 0)
+        jnp.where(count > 0, weight(rank.astype(jnp.float32), n, *columns), 0)
         for rank in (first, last)
     )
     return Weights(bins, at_first, at_last)
 
 
-def _backward(options: Options, residuals: Any, cotangents: Any) -> tuple[Anchors, Keys]:
+def _backward(options: Options, residuals: Any, cotangents: Any) -> tuple[Anchors, Keys, Array]:
     from . import _log_sum_kernels as kernels
 
-    anchors, keys, weights, top, log_norm = residuals
+    anchors, keys, params, weights, top, log_norm = residuals
     given = cotangents[0]
     statistics = top, log_norm, given * anchors.exponents
     d_x, d_y, means = kernels.gradients(options, anchors, keys, weights, statistics)
     return (
-        Anchors(
-            d_x.astype(anchors.x.dtype), None, given * (top + means), jnp.zeros_like(anchors.params)
-        ),
+        Anchors(d_x.astype(anchors.x.dtype), None, given * (top + means)),
         Keys(d_y.astype(keys.x.dtype), None, None),
+        jnp.zeros_like(params),
     )
 
 

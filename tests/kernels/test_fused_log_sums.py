@@ -153,7 +153,7 @@ def test_a_histogram_holds_all_keys_of_a_tile_in_one_bin():
     options = _row_log_sums.Options(rank_weight, n_bins, (128, 1024), interpret=True)
     scores = np.repeat([0.5, 7.5, 150.5], [1500, n_keys - 1501, 1]).astype(np.float32)
     x = jnp.ones((128, 1)).at[5].set(0)
-    anchors = _row_log_sums.Anchors(x, jnp.full((128, 1), 9).at[7].set(0), x, x)
+    anchors = _row_log_sums.Anchors(x, jnp.full((128, 1), 9).at[7].set(0), x)
     ids, valid = jnp.arange(n_keys)[None] % 2, jnp.ones((1, n_keys), jnp.int32)
     keys = _row_log_sums.Keys(jnp.asarray(scores)[:, None], ids, valid)
     bins = _row_log_sums.Bins(jnp.zeros((128, 1)), jnp.ones((128, 1)))
