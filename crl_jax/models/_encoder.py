@@ -81,14 +81,17 @@ class Encoder(ABC):
 
         Precision: float32 products have the platform's default precision, as in all training.
         """
-        return self.score_vectors(take_rows(tables.users, users), take_rows(tables.items, items))
-
-    def score_vectors(
-        self, users: Float[Array, "batch dim"], items: Float[Array, "batch n dim"]
-    ) -> Float[Array, "batch n"]:
-        """:meth:`score` of vectors that have been gathered."""
+        anchors, candidates = self._lookup(tables.users, users), self._lookup(tables.items, items)
         # On CPUs a multiply and a sum would be fused with the gathers and run at half the speed.
-        return jnp.einsum("bd,bnd->bn", self._normalize(users), self._normalize(items))
+        return jnp.einsum("bd,bnd->bn", anchors, candidates)
+
+    def _lookup(
+        self, table: Float[Array, "n dim"], index: Int[Array | np.ndarray, "*shape"]
+    ) -> Float[Array, "*shape dim"]:
+        """Rows for :meth:`score`, normalised before the lookup if that makes fewer of them."""
+        if index.size > len(table):
+            return take_rows(self._normalize(table), index)
+        return self._normalize(take_rows(table, index))
 
     def score_shared(
         self, tables: Tables, users: Int[Array, "batch"], items: Int[Array, "n"]

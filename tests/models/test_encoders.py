@@ -47,6 +47,25 @@ def test_scores_of_every_kind_are_products_or_cosines(encoder):
     np.testing.assert_allclose(every, want[users], rtol=1e-5, atol=1e-6)
 
 
+def test_scores_of_repeated_rows_are_those_of_each_lookup_alone(encoder):
+    params = in_one(encoder.init, jax.random.key(0))
+    generator = np.random.default_rng(0)
+    users, items = generator.integers(0, 7, 9), generator.integers(0, 11, (9, 4))
+    weights = jnp.asarray(generator.normal(size=items.shape), jnp.float32)
+
+    def total(params, which):
+        scores = encoder.score(encoder.encode(params), users[which], items[which])
+        return jnp.sum(weights[which] * scores)
+
+    want = scores_by_hand(encoder, params)[users[:, None], items]
+    # 9 users and 36 items repeat rows of tables of 7 and 11; one user with 4 items does not.
+    value, grads = jax.jit(jax.value_and_grad(lambda p: total(p, slice(None))))(params)
+    np.testing.assert_allclose(value, np.sum(weights * want), rtol=1e-5)
+    alone = jax.jit(jax.grad(lambda p: sum(total(p, slice(i, i + 1)) for i in range(9))))(params)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(grad, alone[name], rtol=1e-5, atol=1e-6)
+
+
 def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient():
     encoder = MatrixFactorization(1, 2, 3, similarity="cosine")
     tables = Tables(jnp.zeros((1, 3)), jnp.ones((2, 3)))
