@@ -5,10 +5,19 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from ._checks import is_static
+
+_Side = Literal["left", "right"]
+_BITS = 7
+"""Binary logarithm of the number of lanes of a TPU."""
+_ROUNDS = 2
+"""Number of rounds up to which a search takes single values, not blocks."""
+_MAX_BLOCKS = 2**18
+"""Number of queries of a TPU up to which a block of values is gathered for each (128 MiB)."""
 
 
 def search_rows(
@@ -17,7 +26,8 @@ def search_rows(
     low: Int[Array, "..."],
     high: Int[Array, "..."],
     rounds: int,
-    side: Literal["left", "right"] = "right",
+    side: _Side = "right",
+    ends: tuple[Array, ...] = (),
 ) -> Int[Array, "*shape"]:
     """Returns the first index in ``[low, high)`` with ``values[index] > query``, else ``high``.
 
@@ -29,20 +39,106 @@ def search_rows(
       low: Start of the row of each query; broadcasts to ``query``.
       high: End of the row of each query, exclusive; broadcasts to ``query``.
       rounds: Bit length of the longest row length, static.
+      side: See above.
+      ends: Those of :func:`with_block_ends`, for a faster search on TPUs.
 
     Returns:
       Indices in ``[low, high]``, shape of ``query``.
     """
+    low, high = jnp.broadcast_to(low, query.shape), jnp.broadcast_to(high, query.shape)
+    if not rounds:
+        return low
+    search = by_blocks = partial(_search_by_doubling, values, rounds=rounds, side=side)
+    if ends and query.size <= _MAX_BLOCKS:
+        by_blocks = partial(_search_by_blocks, (values, *ends), rounds=rounds, side=side)
+    return lax.platform_dependent(
+        query, low, high,
+        cuda=partial(_search_unrolled, values, rounds=rounds, side=side),
+        tpu=by_blocks,
+        default=search,
+    )  # fmt: skip
 
-    def halve(_: Array | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        left, right = bounds
-        middle = left + ((right - left) >> 1)  # `left + right` could overflow
-        value = values.at[middle].get(mode="clip")
-        go_right = (left < right) & (value <= query if side == "right" else value < query)
-        return jnp.where(go_right, middle + 1, left), jnp.where(go_right, right, middle)
 
-    bounds = jnp.broadcast_to(low, query.shape), jnp.broadcast_to(high, query.shape)
-    return lax.fori_loop(0, rounds, halve, bounds)[0]
+def with_block_ends(
+    values: Num[np.ndarray, "n"], rounds: int
+) -> tuple[Num[np.ndarray, "padded"], tuple[Num[np.ndarray, "_"], ...]]:
+    """Pads values to blocks of 128, and collects the last of each block, and the last of those.
+
+    Args:
+      values: Values of :func:`search_rows`.
+      rounds: Bit length of the longest row length.
+
+    Returns:
+      The padded values and, for each level of the search, the last value of each block.
+    """
+    levels = [values]
+    while rounds > _ROUNDS:
+        padded = np.pad(levels[-1], (0, -levels[-1].size % 2**_BITS))
+        levels[-1:] = [padded, padded[2**_BITS - 1 :: 2**_BITS]]
+        rounds = _rounds_of_ends(rounds)
+    return levels[0], tuple(levels[1:])
+
+
+def _rounds_of_ends(rounds: int) -> int:
+    # A row of fewer than 2^rounds values has at most 2^(rounds - 7) last values of a block, or one.
+    return max(rounds - _BITS + 1, 1)
+
+
+def _search_by_doubling(
+    values: Array,
+    query: Array,
+    low: Array,
+    high: Array,
+    *,
+    rounds: int,
+    side: _Side,
+    unroll: bool = False,
+) -> Int[Array, "*shape"]:
+    """Advances from the start of the row by powers of 2, the largest first."""
+
+    def advance(i: Array | int, found: Array) -> Array:
+        step = jnp.int32(1) << (rounds - 1 - i)
+        value = values.at[found + (step - 1)].get(mode="clip")
+        # `found + step` could overflow before the comparison.
+        is_before = _precedes(value, query, side) & (high - found >= step)
+        return jnp.where(is_before, found + step, found)
+
+    return lax.fori_loop(0, rounds, advance, low, unroll=unroll)
+
+
+def _search_unrolled(values: Array, *of_queries: Array, rounds: int, side: _Side) -> Array:
+    """:func:`_search_by_doubling` in few kernels, for GPUs.
+
+    A loop launches several in each round. So does an unrolled one if users come last, as on a CPU:
+    callers need the transpose, which XLA moves into all rounds.
+    """
+    query, low, high = lax.optimization_barrier([jnp.moveaxis(x, 0, -1) for x in of_queries])
+    found = _search_by_doubling(values, query, low, high, rounds=rounds, side=side, unroll=True)
+    return jnp.moveaxis(found, -1, 0)
+
+
+def _search_by_blocks(
+    levels: tuple[Array, ...], query: Array, low: Array, high: Array, *, rounds: int, side: _Side
+) -> Int[Array, "*shape"]:
+    """Compares each query with a block of 128 values, which is found among the last of each block.
+
+    A TPU gathers 128 adjacent values in the time of one: a third of the cycles of 13 rounds.
+    """
+    values, *ends = levels
+    if not ends:
+        return _search_by_doubling(values, query, low, high, rounds=rounds, side=side)
+    rounds, bounds = _rounds_of_ends(rounds), (low >> _BITS, high >> _BITS)
+    block = _search_by_blocks(tuple(ends), query, *bounds, rounds=rounds, side=side)
+    found = values.reshape(-1, 2**_BITS).at[block].get(mode="clip")
+    start = block << _BITS
+    place = start[..., None] + lax.broadcasted_iota(jnp.int32, found.shape, query.ndim)
+    is_before = _precedes(found, query[..., None], side)
+    is_before &= (place >= low[..., None]) & (place < high[..., None])
+    return jnp.maximum(start, low) + jnp.sum(is_before, axis=-1, dtype=jnp.int32)
+
+
+def _precedes(value: Array, query: Array, side: _Side) -> Bool[Array, "*shape"]:
+    return value <= query if side == "right" else value < query
 
 
 def rows_contain(

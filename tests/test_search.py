@@ -11,7 +11,13 @@ from _helpers.platforms import forms_for, lowered_for
 from jax.sharding import PartitionSpec as P
 
 from crl_jax import _search
-from crl_jax._search import count_below, ranks_by_sorting
+from crl_jax._search import (
+    count_below,
+    ranks_by_sorting,
+    rows_contain,
+    search_rows,
+    with_block_ends,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -31,6 +37,65 @@ def drawn(shape, seed=0):
 def counted(scores, thresholds, side):
     compare = np.less if side == "left" else np.less_equal
     return compare(scores[..., None, :], thresholds[..., :, None]).sum(-1)
+
+
+LENGTHS = 0, 1, 2, 0, 127, 128, 129, 300, 1, 17_000, 3
+
+
+@pytest.fixture(params=["cpu", "cuda", "tpu"])
+def searched_on(request):
+    with forms_for(request.param):
+        yield
+
+
+def rows_and_queries(dtype):
+    """Sorted rows with ties, concatenated, and queries within and beyond their values."""
+    generator = np.random.default_rng(0)
+    rows = [np.sort(generator.integers(1, 9_000, n)).astype(dtype) for n in LENGTHS]
+    queries = generator.integers(0, 9_001, (len(rows), 40)).astype(dtype)
+    queries[:, 0] = 0
+    for row, of_row in zip(rows, queries, strict=True):
+        if row.size:
+            of_row[1:4] = row[0], row[-1], row[row.size // 2]
+    return rows, queries
+
+
+@pytest.mark.usefixtures("searched_on")
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.float32])
+@pytest.mark.parametrize("cut", [len(LENGTHS), 9])  # with and without a row of thousands
+def test_search_of_rows(dtype, side, cut):
+    rows, queries = (x[:cut] for x in rows_and_queries(dtype))
+    ends = np.cumsum(LENGTHS[:cut])
+    low, high = jnp.asarray(ends - LENGTHS[:cut]), jnp.asarray(ends)
+    rounds = max(LENGTHS[:cut]).bit_length()
+    values, ends = with_block_ends(np.concatenate(rows), rounds)
+    search = jax.jit(partial(search_rows, rounds=rounds, side=side))
+    got = search(jnp.asarray(values), jnp.asarray(queries.T), low, high, ends=ends)
+    want = [np.searchsorted(*each, side=side) for each in zip(rows, queries, strict=True)]
+    assert got.dtype == jnp.int32
+    np.testing.assert_array_equal(got.T - low[:, None], want)
+
+
+@pytest.mark.usefixtures("searched_on")
+def test_members_of_rows():
+    rows, queries = rows_and_queries(np.int32)
+    ends = np.cumsum(LENGTHS)
+    bounds = jnp.asarray(ends - LENGTHS), jnp.asarray(ends)
+    contain = jax.jit(partial(rows_contain, rounds=15))
+    got = contain(jnp.asarray(np.concatenate(rows)), jnp.asarray(queries.T), *bounds)
+    want = [np.isin(*each) for each in zip(queries, rows, strict=True)]
+    np.testing.assert_array_equal(got.T, want)
+    assert 0 < np.sum(want) < np.size(want)
+
+
+def test_a_search_in_no_values(searched_on):
+    del searched_on
+    none = jnp.zeros(0, jnp.int32)
+    got = search_rows(
+        none, jnp.array([[3, 4]]), jnp.zeros(2, jnp.int32), jnp.zeros(2, jnp.int32), 0
+    )
+    np.testing.assert_array_equal(got, 0)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

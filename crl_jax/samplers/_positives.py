@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import field
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, Key, UInt32
 
 from .._pytree import STATIC, pytree_dataclass
-from .._search import rows_contain, search_rows
+from .._search import rows_contain, search_rows, with_block_ends
 from ..data import Interactions
 
 _MAX_WORDS = 2**26
@@ -26,7 +25,8 @@ class Positives:
       indptr: Row starts, int32 ``[n_users + 1]``.
       items: Items, ascending within a user, int32 ``[n]``.
       gaps: ``items[p] - (p - row start)``, the number of *unseen* items below ``items[p]``.
-        Ascending within a user, so that binary search finds the r-th unseen item.
+        Ascending within a user, so that a search finds the r-th unseen item. Padded for it.
+      gap_ends: Parts of ``gaps`` for a search on TPUs, see ``_search.with_block_ends``.
       bitmap: One bit per pair, item j of user u in bit ``j % 32`` of word ``[u, j // 32]``, uint32
         ``[n_users, ceil(n_items / 32)]``; None to search instead.
       n_items: Number of items in the catalogue. Static.
@@ -35,7 +35,8 @@ class Positives:
 
     indptr: Int[Array, "n_users_plus_1"]
     items: Int[Array, "n"]
-    gaps: Int[Array, "n"]
+    gaps: Int[Array, "padded"]
+    gap_ends: tuple[Int[Array, "_"], ...]
     bitmap: UInt32[Array, "n_users words"] | None
     n_items: int = field(metadata=STATIC)
     rounds: int = field(metadata=STATIC)
@@ -55,13 +56,16 @@ class Positives:
                 f"`data` must have fewer than 2^31 interactions, got {len(data.items)}."
             )
         offset = np.arange(len(data.items)) - np.repeat(data.indptr[:-1], degrees)
+        rounds = int(degrees.max(initial=0)).bit_length()
+        gaps, ends = with_block_ends((data.items - offset).astype(np.int32), rounds)
         return cls(
             indptr=jnp.asarray(data.indptr, jnp.int32),
             items=jnp.asarray(data.items, jnp.int32),
-            gaps=jnp.asarray(data.items - offset, jnp.int32),
+            gaps=jnp.asarray(gaps),
+            gap_ends=tuple(map(jnp.asarray, ends)),
             bitmap=_bitmap(data, degrees) if bitmap else None,
             n_items=int(data.n_items),
-            rounds=int(degrees.max(initial=0)).bit_length(),
+            rounds=rounds,
         )
 
     @property
@@ -135,7 +139,7 @@ def sample_unseen(
     # Users are the last axis, so that row bounds broadcast along it; the other layout takes four
     # times as long on a CPU.
     rank = randint_below(key, (n, *users.shape), positives.n_items - (high - low))
-    first = search_rows(positives.gaps, rank, low, high, positives.rounds)
+    first = search_rows(positives.gaps, rank, low, high, positives.rounds, ends=positives.gap_ends)
     return jnp.moveaxis(rank + (first - low[None]), 0, -1)
 
 
@@ -165,9 +169,11 @@ def sample_absent(
     n_absent = n_items - jnp.sum(listed < n_items, axis=1, dtype=jnp.int32)
     place = jnp.arange(lists.shape[1], dtype=listed.dtype)
     gaps = jnp.where(listed < n_items, listed - place[None], n_items).astype(jnp.int32)
-    rank = randint_below(key, (n, len(lists)), n_absent).T
-    below = jax.vmap(partial(jnp.searchsorted, side="right"))(gaps, rank)
-    return jnp.where(n_absent[:, None] > 0, rank + below.astype(jnp.int32), n_items)
+    rank = randint_below(key, (n, len(lists)), n_absent)
+    low = jnp.arange(len(lists), dtype=jnp.int32) * lists.shape[1]
+    high, rounds = low + lists.shape[1], lists.shape[1].bit_length()
+    below = search_rows(gaps.ravel(), rank, low, high, rounds) - low[None]
+    return jnp.where(n_absent > 0, rank + below, n_items).T
 
 
 def sample_seen(

@@ -25,6 +25,9 @@ from ._task import Batch, RowTask, State, StepContext, Task
 # own. Drawing all batches at once gives the same batches in a third of the time, since each
 # operation does more work.
 _MAX_DRAWN_AHEAD = 2**24
+# Approximate size of the batches that a TPU draws at once: its searches for unseen items need 512
+# bytes for each.
+_MAX_DRAWN_AT_ONCE = 2**17
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,14 @@ def run_steps(
     shapes = jax.eval_shape(draw, first.key, first.indices, first.data)
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
     draw_ahead = len(steps.indices) * size <= _MAX_DRAWN_AHEAD
-    batches = jax.vmap(draw)(steps.key, steps.indices, steps.data) if draw_ahead else None
+    batches = None
+    if draw_ahead:
+        some = -(-_MAX_DRAWN_AT_ONCE // size)
+        batches = jax.lax.platform_dependent(
+            (steps.key, steps.indices, steps.data),
+            tpu=partial(jax.lax.map, lambda x: draw(*x), batch_size=some),
+            default=lambda x: jax.vmap(draw)(*x),
+        )
 
     def scan(state: State, inputs: Any) -> tuple[State, dict[str, Array]]:
         return jax.lax.scan(draw_and_update, state, inputs)
