@@ -21,7 +21,7 @@ from ..images._problem import Problem, load_problem
 from ..images._study import Images
 from .outcomes import Outcome, Reported
 from .store import image_path, run_once
-from .tables import Group, choose, make_table
+from .tables import Group, choose, make_table, note_on_seeds
 from .tables import published as published_numbers
 from .targets import Job, Options, Target
 
@@ -281,7 +281,7 @@ def _training_note(options: Options) -> str:
     training, images = config.training, config.source.train_images
     of = f"{images:,} images of each dataset" if images else "all training images"
     return (
-        f"{options.seeds} seeds: mean ± standard deviation (published). "
+        f"{note_on_seeds(options.seeds)} "
         f"{config.encoding.encoder} on {of}, {options.epochs or training.epochs} epochs of Adam, "
         f"t = {training.temperature:g}, batches of {training.batch_size} unless N is given."
     )

@@ -116,6 +116,13 @@ def make_table(
         job.console.print(f"results in {path}.md, .csv, .png")
 
 
+def note_on_seeds(n_seeds: int) -> str:
+    """Returns what the numbers of a table with so many seeds are."""
+    if n_seeds == 1:
+        return "One seed (published)."
+    return f"{n_seeds} seeds: mean ± standard deviation (published)."
+
+
 def choose(rows: Mapping[str, T], names: Sequence[str]) -> list[T]:
     """Returns the rows of these names, in the given order; all if no names are given.
 

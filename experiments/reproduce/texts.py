@@ -26,7 +26,7 @@ from ..text._study import FINE_TUNING, TextStudy
 from .figures import finish
 from .outcomes import Outcome, Reported
 from .store import run_once, text_path
-from .tables import Group, choose, make_table, published
+from .tables import Group, choose, make_table, note_on_seeds, published
 from .targets import Job, Options, Target
 
 EPOCHS = {"bert": 0, "conbert-1": 1, "conbert-3": 3, "conbert-5": 5}
@@ -130,7 +130,7 @@ def _note(options: Options) -> str:
     config = configure(options, "bert")
     of, n = config.training, config.source.n_train
     return (
-        f"{options.seeds} seeds: mean ± standard deviation (published). Precision, recall and F1 "
+        f"{note_on_seeds(options.seeds)} Precision, recall and F1 "
         f"are means of classes. {f'{n:,} texts' if n else 'All training texts'}, "
         f"{config.source.length} tokens, batches of {of.batch_size}; fine-tuning for "
         f"{of.fine_tune_epochs} epochs with a hidden layer of {of.fine_tune_hidden}. The published "
