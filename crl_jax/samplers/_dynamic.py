@@ -54,9 +54,9 @@ class AOBPR(Sampler):
 
     The rank :math:`r_j` is that of the current score among the user's scores on :math:`\mathcal
     I_u^-`; ties rank by item. Sampling is exact: a rank from the truncated geometric distribution,
-    then the item of that rank, found by counting (:func:`crl_jax.stats.select_largest`), which
-    reads every score about 43 times. (The published code uses sorted lists that it updates
-    periodically.)
+    then the item of that rank (:func:`crl_jax.stats.select_largest`), found by counting, which
+    reads every score about 43 times, or by sorting. (The published code uses sorted lists that it
+    updates periodically.)
 
     Attributes:
       scale: Scale :math:`\lambda > 0` in ranks; ``inf`` is uniform.

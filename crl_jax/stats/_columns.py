@@ -11,6 +11,10 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 # Rows per iteration of the loop on CPUs; a divisor of 32. With 1 it takes twice as long, with 8
 # three times as long if rows are hidden: the compiler then no longer keeps counts in registers.
 _ROWS = 4
+# Rows up to which a GPU selects by sorting. On an H100, 43 counts of 1,682 scores for each of 1,024
+# anchors took 0.8 ms, and a sort of a million pairs 0.08 ms in rows of 4,096, 0.15 ms in rows of
+# 16,384.
+_MAX_SORTED = 4096
 
 
 def count_no_larger(
@@ -95,15 +99,35 @@ def select_largest(
     """Row index of the ``rank``-th largest valid score of each column, counted from 0.
 
     Ties are broken by row, the first one ranks highest; NaN ranks last. Exact, by binary search: 32
-    counts determine the bits of the score, and one more for each bit of ``n`` the row.
+    counts determine the bits of the score, and one more for each bit of ``n`` the row. GPUs sort
+    up to 4,096 rows.
 
     Args:
       scores: Scores, ``[n, batch]``.
       rank: Ranks, less than the number of valid scores; otherwise the result is ``n``.
       where: True for valid scores.
     """
-    n = scores.shape[0]
     keys = jnp.where(where, _ascending_key(scores), 0)  # masked scores rank last
+    on_gpu = _select_by_sorting if scores.shape[0] <= _MAX_SORTED else _select_by_bits
+    return jax.lax.platform_dependent(keys, rank, cuda=on_gpu, default=_select_by_bits)
+
+
+def _select_by_sorting(
+    keys: UInt32[Array, "n batch"], rank: Int[Array, "k batch"]
+) -> Int[Array, "k batch"]:
+    """Takes few kernels, of which each count takes several."""
+    n = keys.shape[0]
+    rows = jax.lax.broadcasted_iota(jnp.int32, keys.T.shape, 1)
+    ordered, rows = jax.lax.sort((~keys.T, rows), num_keys=1)
+    key, row = (jnp.take_along_axis(x, rank.T, axis=1, mode="clip").T for x in (~ordered, rows))
+    return jnp.where(key > 0, row, n)
+
+
+def _select_by_bits(
+    keys: UInt32[Array, "n batch"], rank: Int[Array, "k batch"]
+) -> Int[Array, "k batch"]:
+    """Determines the bits of the score, then those of the row, by a count for each."""
+    n = keys.shape[0]
 
     def add_bit(i: Array | int, key: Array) -> Array:
         more = key | (jnp.uint32(1) << jnp.asarray(31 - i, jnp.uint32))

@@ -1,9 +1,12 @@
 """Counts along columns against NumPy."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.platforms import forms_for, lowered_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,12 +37,13 @@ def test_counts_of_any_length(n, hidden):
     np.testing.assert_array_equal(got, want)
 
 
-select = jax.jit(select_largest)
+SELECT = {platform: jax.jit(partial(select_largest)) for platform in ("cpu", "cuda")}
 
 
+@pytest.mark.parametrize("platform", SELECT)
 @settings(deadline=None, max_examples=60)
 @given(column=scores_lists, data=st.data())
-def test_selection_is_that_of_a_stable_sort(column, data):
+def test_selection_is_that_of_a_stable_sort(platform, column, data):
     keep = data.draw(st.lists(st.booleans(), min_size=len(column), max_size=len(column)))
     kept = [i for i in range(len(column)) if keep[i]]
 
@@ -52,16 +56,28 @@ def test_selection_is_that_of_a_stable_sort(column, data):
     padded[: len(column), 0] = column
     where = np.zeros((21, 1), bool)
     where[: len(column), 0] = keep
-    got = select(padded, np.arange(22, dtype=np.int32)[:, None], where)
+    with forms_for(platform):
+        got = SELECT[platform](padded, np.arange(22, dtype=np.int32)[:, None], where)
     np.testing.assert_array_equal(got[:, 0], [*order, *[21] * (22 - len(order))])
 
 
-def test_selection_per_column():
+@pytest.mark.parametrize("platform", SELECT)
+def test_selection_per_column(platform):
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(50, 4)), jnp.float32)
     rank = jnp.array([[0, 10, 49, 3], [49, 0, 25, 7]], jnp.int32)
-    got = select_largest(scores, rank, jnp.ones(scores.shape, bool))
+    with forms_for(platform):
+        got = select_largest(scores, rank, jnp.ones(scores.shape, bool))
     want = np.take_along_axis(np.argsort(-np.asarray(scores), axis=0), np.asarray(rank), axis=0)
     np.testing.assert_array_equal(got, want)
+
+
+def test_gpus_sort_short_columns_only():
+    rank = jnp.zeros((1, 2), jnp.int32)
+    for n, sorts in ((4096, True), (4097, False)):
+        scores = jnp.zeros((n, 2))
+        text = lowered_for("cuda", select_largest, scores, rank, scores == 0)
+        assert ("stablehlo.sort" in text) == sorts
+        assert "sort" not in lowered_for("cpu", select_largest, scores, rank, scores == 0)
 
 
 def test_selection_without_jit():
