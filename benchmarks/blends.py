@@ -8,7 +8,7 @@ Completed runs are not repeated, interrupted ones are resumed.
 
     python -m benchmarks.blends --data DATASETS --dataset gowalla --seeds 5 --runs runs/blends
     python -m benchmarks.blends --data DATASETS --dataset yelp2018 \
-        --filter BSPM --recipes gowalla-hard
+        --filter GF-CF --recipes gowalla-hard
 """
 
 from argparse import ArgumentParser
@@ -28,7 +28,7 @@ from .filters import FILTERS, METRICS, models
 
 MEMBERS: Mapping[str, tuple[str, ...]] = {
     "gowalla": ("ChebyCF", "gowalla-hard"),
-    "yelp2018": ("GF-CF", "yelp2018-lightgcn-bsl"),
+    "yelp2018": ("BSPM", "yelp2018-lightgcn-bsl"),
 }
 """The filter and the recipes of the trained models, by dataset."""
 WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)

@@ -84,8 +84,7 @@ NAMES = {
     "conbert-3": "ConBERT, 3 epochs", "conbert-5": "ConBERT, 5 epochs",
     "representations/texts": "scratch", "representations/weights": "MiniLM",
     "gowalla-hard": "MF with HCL", "yelp2018-lightgcn-bsl": "LightGCN with BSL",
-    "ChebyCF + gowalla-hard": "the sum", "GF-CF + yelp2018-lightgcn-bsl": "the sum",
-    "BSPM + gowalla-hard": "the sum of these two",
+    "ChebyCF + gowalla-hard": "the sum", "BSPM + yelp2018-lightgcn-bsl": "the sum",
 }  # fmt: skip
 """Display names of the values in the files."""
 Row = dict[str, Any]
