@@ -117,7 +117,7 @@ def make_table(
 
 
 def note_on_seeds(n_seeds: int) -> str:
-    """Returns what the numbers of a table with so many seeds are."""
+    """Describes the numbers of a table of ``n_seeds`` trainings per row."""
     if n_seeds == 1:
         return "One seed (published)."
     return f"{n_seeds} seeds: mean ± standard deviation (published)."
