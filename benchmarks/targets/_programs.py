@@ -172,6 +172,7 @@ RANKING: dict[str, dict[str, Any]] = {
     "dpl": {
         "loss": losses.debiased_pairwise, "n_neg": 5, "n_pos": 5, "hyperparams": {"tau_plus": 0.05},
     },
+    "infonce": {"loss": losses.info_nce, "n_neg": 20, "hyperparams": {"temperature": 1.0}},
     "bcl": {
         "loss": losses.bayesian_contrastive, "n_neg": 20,
         "hyperparams": {"temperature": 1.0, "tau_plus": 0.05, "alpha": 0.9, "beta": 0.7},
@@ -202,6 +203,21 @@ def ranking_case(
         task = dataclasses.replace(task, encoder=encoder)
     optimizer = train.Optimizer(1e-3) if rows is None else train.RowOptimizer(1e-3, rule=rows)
     return training_case(task, optimizer, train.ArrayBatches(task.seen), batch, mesh)
+
+
+def search_case(mesh: Mesh | None, loss: str) -> Case:
+    """An epoch of a search: eight temperatures with five seeds, as the 40 runs of a program."""
+    log = interactions("ml-100k")
+    encoder = models.MatrixFactorization(log.n_users, log.n_items, 128, similarity="cosine")
+    shared: Any = RANKING[loss] | {"n_neg": 128}
+    task = tasks.Ranking.from_interactions(
+        log, encoder=encoder, sampler=samplers.SharedRNS(), l2_target="rows", **shared
+    )
+    temperatures = np.repeat(np.linspace(0.1, 0.8, 8, dtype=np.float32), 5)
+    return training_case(
+        task, train.Optimizer(1e-3), train.ArrayBatches(task.seen), 1024, mesh,
+        sweep={"task.hyperparams.temperature": temperatures},
+    )  # fmt: skip
 
 
 def features(log: data.Interactions) -> models.FeatureEncoder:
@@ -247,6 +263,8 @@ def _recommenders() -> None:
         "mf/gowalla/bns-64",
         partial(ranking_case, name="gowalla", sampler=SAMPLERS["bns-64"]),
     )
+    for loss in ("infonce", "bcl"):
+        program(f"search/ml-100k/{loss}/40", partial(search_case, loss=loss))
     for name, sampler in SAMPLERS.items():
         program(
             f"sampler/ml-100k/{name}",

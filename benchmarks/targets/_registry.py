@@ -1,6 +1,6 @@
 """Programs to compile, their arguments as shapes or as arrays, and trainings as programs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -151,14 +151,21 @@ def training_case(
     batch_size: int,
     mesh: Mesh | None = None,
     compute_dtype: str | None = None,
+    sweep: Mapping[str, np.ndarray] | None = None,
 ) -> Case:
-    """Returns the program of an epoch that :func:`crl_jax.train.fit` compiles, for one run."""
+    """Returns the program of an epoch that :func:`crl_jax.train.fit` compiles.
+
+    For one run, or one for each value of ``sweep``.
+    """
+    sweep = dict(sweep or {})
     config = train.TrainConfig(batch_size, compute_dtype=compute_dtype, mesh=mesh)
     n_updates = -(-batches.n // batch_size)
     sharding = None if mesh is None else Sharding.from_task(mesh, task, optimizer)
-    static = StaticInputs(config, (), n_updates, sharding)
+    static = StaticInputs(config, tuple(sweep), n_updates, sharding)
     task = task if mesh is None else task.shard(mesh)
-    runs = {"seed": np.zeros(1, np.uint32), "epochs": np.ones(1, np.int32)}
+    n_runs = max(map(len, sweep.values()), default=1)
+    seeds = np.arange(n_runs, dtype=np.uint32)
+    runs = {"seed": seeds, "epochs": np.ones(n_runs, np.int32), **sweep}
     inputs = Inputs(task, optimizer, batches, ())
     state: Any = Deferred(partial(start_runs, static=static), (runs, inputs))
     if mesh is not None:
