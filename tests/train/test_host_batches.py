@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from _helpers.refusals import raises
 
+from crl_jax import _threads
 from crl_jax.data import DataError
 from crl_jax.train import HostBatches
 
@@ -50,7 +51,8 @@ def test_batches_ahead_are_bounded():
     assert 1 < most <= 10
 
 
-def test_the_order_is_that_of_seed_and_epoch_whatever_the_threads_do():
+def test_the_order_is_that_of_seed_and_epoch_whatever_the_threads_do(monkeypatch):
+    monkeypatch.setattr(_threads, "cpu_count", lambda: 2)
     released = threading.Event()
 
     def swap(batch):  # the first batch is finished after the second
