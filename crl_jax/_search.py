@@ -49,7 +49,7 @@ def search_rows(
     if not rounds:
         return low
     search = by_blocks = partial(_search_by_doubling, values, rounds=rounds, side=side)
-    if ends and query.size <= _MAX_BLOCKS:
+    if ends and is_static(*query.shape) and query.size <= _MAX_BLOCKS:
         by_blocks = partial(_search_by_blocks, (values, *ends), rounds=rounds, side=side)
     return lax.platform_dependent(
         query, low, high,

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
+from .._checks import is_static
 from .._hyperparams import Range, check_fields
 from .._pytree import STATIC, serializable
 from .._scaling import normalize_rows
@@ -89,7 +90,7 @@ class Encoder(ABC):
         self, table: Float[Array, "n dim"], index: Int[Array | np.ndarray, "*shape"]
     ) -> Float[Array, "*shape dim"]:
         """Rows for :meth:`score`, normalised before the lookup if that makes fewer of them."""
-        if index.size > len(table):
+        if is_static(*index.shape, len(table)) and index.size > len(table):
             return take_rows(self._normalize(table), index)
         return self._normalize(take_rows(table, index))
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.exported import exported
 from _helpers.programs import counted, in_one
 from _helpers.refusals import raises
 
@@ -64,6 +65,15 @@ def test_scores_of_repeated_rows_are_those_of_each_lookup_alone(encoder):
     alone = jax.jit(jax.grad(lambda p: sum(total(p, slice(i, i + 1)) for i in range(9))))(params)
     for name, grad in grads.items():
         np.testing.assert_allclose(grad, alone[name], rtol=1e-5, atol=1e-6)
+
+
+def test_scores_of_a_symbolic_batch(encoder):
+    params = in_one(encoder.init, jax.random.key(0))
+    users, items = np.array([0, 6, 3], np.int32), np.array([[0, 10], [5, 5], [1, 2]], np.int32)
+    tables = in_one(encoder.encode, params)
+    got = exported(encoder.score, tables, users, items, b=3).call(tables, users, items)
+    want = scores_by_hand(encoder, params)[users[:, None], items]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.exported import exported
 from _helpers.negatives import interactions_of
 from scipy import stats
 
@@ -152,3 +153,17 @@ def test_absent_items_of_lists_are_uniform():
             values, np.setdiff1d(np.arange(10), own) if len(own) < 10 else [10]
         )
         assert looks_uniform(counts)
+
+
+def test_unseen_items_of_a_symbolic_batch():
+    data = Interactions.from_arrays(
+        np.repeat([0, 1], [40, 5]), np.r_[0:40, 0:5], user_ids=[0, 1], item_ids=np.arange(60)
+    )
+    positives = Positives.from_interactions(data)
+
+    def draw(key, users):
+        return sample_unseen(key, users, positives, 2)
+
+    arguments = jax.random.key(0), jnp.array([0, 1, 1])
+    got = exported(draw, *arguments, b=3).call(*arguments)
+    np.testing.assert_array_equal(got, draw(*arguments))

@@ -9,12 +9,21 @@ import numpy as np
 import optax
 import pytest
 from _helpers.killing import Killed, kill_at
+from _helpers.platforms import forms_for
 from _helpers.refusals import raises
 from jax.sharding import AxisType, Mesh
 
 from crl_jax import train
 from crl_jax._mesh import batch_mesh
-from crl_jax.train import ArrayBatches, HostBatches, Optimizer, RowOptimizer, TrainConfig, fit
+from crl_jax.train import (
+    ArrayBatches,
+    HostBatches,
+    Optimizer,
+    RowOptimizer,
+    TrainConfig,
+    _scan,
+    fit,
+)
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -438,3 +447,21 @@ def test_hooks_see_what_those_before_them_measured():
 def test_bad_arguments_are_named(bad, message):
     with raises(ValueError, match=message):
         line(**bad)
+
+
+def test_batches_drawn_in_parts_are_those_drawn_at_once(monkeypatch):
+    x = jnp.linspace(-1, 1, 50)
+    task, optimizer, config = Line(noise=jnp.float32(0.1)), Optimizer(0.1), TrainConfig(4)
+    state = train.initial_state(task, optimizer, jnp.uint32(0))
+    batches = ArrayBatches((x, 2 * x))
+
+    def run():
+        steps = batches.epoch(jax.random.key(1), config)
+        return train.run_steps(task, optimizer, state, steps, config=config, data=batches.data)
+
+    at_once, _ = jax.jit(lambda: run())()
+    monkeypatch.setattr(_scan, "_MAX_DRAWN_AT_ONCE", 5 * 8)  # 13 steps in parts of five
+    with forms_for("tpu"):
+        in_parts, _ = jax.jit(lambda: run())()  # another function, so that it is traced again
+    assert in_parts.step == 13
+    np.testing.assert_allclose(in_parts.params["slope"], at_once.params["slope"], rtol=1e-6)
