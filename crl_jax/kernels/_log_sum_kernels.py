@@ -3,7 +3,7 @@
 See :func:`crl_jax.kernels.row_log_sums`. Every function computes the scores of its tiles again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import Any
 
@@ -17,6 +17,7 @@ from .._mesh import LANES
 from ._row_log_sums import Anchors, Bins, Keys, Options, Weights
 
 _VMEM_BYTES = 64 * 2**20
+_STRIP = 8  # rows: one register per 128 keys
 _LOWEST = float(jnp.finfo(jnp.float32).min) / 2  # differences to it do not overflow
 _LARGEST = float(jnp.finfo(jnp.float32).max)
 
@@ -29,15 +30,15 @@ def extremes(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Arr
     column = _column(anchors.x)
     out = [column(jnp.int32), column(), column()]
     count, low, high = _call(_extremes_kernel, options, anchors, keys, None, out=out)
-    return count, low, high
+    return _row(jnp.sum, count), _row(jnp.min, low), _row(jnp.max, high)
 
 
 def histogram(options: Options, anchors: Anchors, keys: Keys, bins: Bins) -> Array:
     """Number of negatives of each anchor in each bin, ``[N, bins]``; padded to whole lanes."""
-    n, n_bins = anchors.x.shape[0], -(-options.bins // LANES) * LANES
-    out = [_like(anchors.x, (16, n_bins // 16, n), jnp.int32)]
+    n, blocks = anchors.x.shape[0], -(-options.bins // LANES)
+    out = [_like(anchors.x, (blocks, LANES, n), jnp.int32)]
     (counts,) = _call(partial(_histogram_kernel, options), options, anchors, keys, bins, out=out)
-    return jnp.transpose(counts, (2, 1, 0)).reshape(n, n_bins)
+    return counts.reshape(blocks * LANES, n).T
 
 
 def sums(
@@ -45,11 +46,18 @@ def sums(
 ) -> tuple[Array, Array, Array]:
     """Largest score of each anchor, number of negatives, and sums relative to the largest."""
     column = _column(anchors.x)
-    out = [column(), column(jnp.int32), *(column() for _ in range(anchors.exponents.shape[1]))]
-    top, count, *total = _call(
+    out = [column(), column(jnp.int32), *(column() for _ in range(anchors.powers.shape[1]))]
+    tops, count, *totals = _call(
         partial(_sums_kernel, options), options, anchors, keys, weights, out=out
     )
-    return top, count, jnp.concatenate(total, axis=1)
+    top = _row(jnp.max, tops)
+    powers = jnp.split(anchors.powers, len(totals), axis=1)
+    total = [
+        _row(jnp.sum, each * jnp.exp2(power * (tops - top)))
+        for each, power in zip(totals, powers, strict=True)
+    ]
+    total = jnp.where(top > _LOWEST, jnp.concatenate(total, axis=1), 0)
+    return top, _row(jnp.sum, count), total
 
 
 def gradients(
@@ -58,12 +66,16 @@ def gradients(
     """Gradients of anchors and keys, and means of the scores below the largest, ``[N, K]``."""
     column = _column(anchors.x)
     d_anchors = [column(columns=anchors.x.shape[1])]
-    d_anchors += [column() for _ in range(anchors.exponents.shape[1])]
+    d_anchors += [column() for _ in range(anchors.powers.shape[1])]
     d_y, d_x, *means = _call(
         partial(_gradient_kernel, options), options, anchors, keys, weights, statistics,
         out=[_like(keys.x, keys.x.shape), *d_anchors], backward=True,
     )  # fmt: skip
-    return d_x, d_y, jnp.concatenate(means, axis=1)
+    return d_x, d_y, jnp.concatenate([_row(jnp.sum, mean) for mean in means], axis=1)
+
+
+def _row(of_row: Callable[..., Array], values: Array) -> Array:
+    return of_row(values, axis=1, keepdims=True)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -80,65 +92,117 @@ def _extremes_kernel(
         high[...] = jnp.full_like(high, -_LARGEST)
         count[...] = jnp.zeros_like(count)
 
-    scores, where = _tile(anchors, keys)
-    low[...] = jnp.minimum(low[...], _row(jnp.min, jnp.where(where, scores, _LARGEST)))
-    high[...] = jnp.maximum(high[...], _row(jnp.max, jnp.where(where, scores, -_LARGEST)))
-    count[...] += _row(jnp.sum, where.astype(jnp.int32))
+    for rows, scores, where in _strips(anchors, keys):
+        low[rows] = _lanes(jnp.minimum, jnp.where(where, scores, _LARGEST), low[rows])
+        high[rows] = _lanes(jnp.maximum, jnp.where(where, scores, -_LARGEST), high[rows])
+        count[rows] = _lanes(jnp.add, where.astype(jnp.int32), count[rows])
 
 
 def _histogram_kernel(
     options: Options, anchors: Anchors, keys: Keys, bins: Bins, counts: Any
 ) -> None:
-    """Adds the counts ``[16, bins / 16, rows]`` of the bins ``16 * word + digit``.
+    """Adds the counts of bins, ``[bins / 128, 128, rows]``.
 
-    The 16 bins of a word are fields of an integer, to which a score adds 1 in the field of its
-    digit. Fields of 2 bits hold 3 additions; they are added to fields of 4, 8 and 16 bits, which
-    hold the sums of 15, 255 and all keys of a tile.
+    Bit i of an integer belongs to key i of 32, so that a mask of the keys in a bin is a conjunction
+    of the bits of their bins, and its population count is the number of these keys.
     """
 
     @pl.when(pl.program_id(1) == 0)
     def _start() -> None:
         counts[...] = jnp.zeros_like(counts)
 
-    scores, where = _tile(anchors, keys)
-    bin_, _ = _place(options, bins, scores)
-    bin_ = jnp.where(where, bin_, -1).T  # keys along sublanes, over which a sum is cheap
-    word, one = bin_ >> 4, jnp.left_shift(1, 2 * (bin_ & 15))
-    n_keys, n_rows = bin_.shape
-
-    def in_word(number: Any) -> list[Array]:
-        """Counts of a word: 8 integers ``[1, rows]`` with fields of 16 bits."""
-        bytes_ = [jnp.zeros((8, n_rows), jnp.int32)] * 4
-        for start in range(0, n_keys, 15 * 8):
-            nibbles = [jnp.zeros((8, n_rows), jnp.int32)] * 2
-            for at in range(start, min(start + 15 * 8, n_keys), 3 * 8):
-                part = slice(at, min(at + 3 * 8, start + 15 * 8, n_keys))
-                here = jnp.where(word[part] == number, one[part], 0)
-                total = jnp.sum(here.reshape(-1, 8, n_rows), axis=0)
-                nibbles = _add_fields(nibbles, [total], 2)
-            bytes_ = _add_fields(bytes_, nibbles, 4)
-        halves = _add_fields([jnp.zeros((8, n_rows), jnp.int32)] * 8, bytes_, 8)
-        return [jnp.sum(x, axis=0, keepdims=True) for x in halves]
-
-    def add(group: Any, _: None) -> None:
-        first = pl.multiple_of(8 * group, 8)
-        of_words = [in_word(first + i) for i in range(8)]
-        for digit, parts in enumerate(zip(*of_words, strict=True)):
-            packed = jnp.concatenate(parts, axis=0)
-            counts[digit, pl.ds(first, 8), :] += packed & 0xFFFF
-            counts[digit + 8, pl.ds(first, 8), :] += packed >> 16
-
-    jax.lax.fori_loop(0, counts.shape[1] // 8, add, None)
+    scores = _dot(anchors.x[...], keys.x[...], 1, 1)
+    where = (_repeat(anchors.ids[...], scores) != keys.ids[...]) & (keys.valid[...] != 0)
+    low, scale = (_repeat(a[...], scores) for a in bins)
+    bin_ = _bits(_place(options, low, scale, scores)[0])
+    # Keys along sublanes. The 7 low bits are those within 128 bins, after which a bit is the mask.
+    within = jnp.where(where, bin_ & (LANES - 1) | LANES, 0).T
+    beyond = ((bin_ >> 7) & 255).T if counts.shape[0] > 1 else None
+    n_keys, n_rows = within.shape
+    for row in range(0, n_rows, LANES):
+        lanes = slice(row, row + LANES)
+        parts = [slice(key, key + 32 * 8) for key in range(0, n_keys, 32 * 8)]
+        planes = [_bit_planes(within[part, lanes]) for part in parts]
+        higher = [] if beyond is None else [_bit_planes(beyond[part, lanes]) for part in parts]
+        _add_counts(counts, lanes, planes, higher)
 
 
-def _add_fields(sums: list[Array], integers: list[Array], bits: int) -> list[Array]:
-    """Adds the fields of integers to sums with fields of twice the bits, and twice as many.
+def _add_counts(
+    counts: Any, lanes: slice, planes: list[list[Array]], higher: list[list[Array]]
+) -> None:
+    """Adds the counts of bins, 128 after 128, to those of some rows.
 
-    Field k of integer i of n belongs to the sum ``i + n * (k % 2)``.
+    Args:
+      counts: Counts ``[blocks, 128, rows]``.
+      lanes: The rows.
+      planes: For each part of the keys, the bits of their bins within 128, then the mask.
+      higher: For each part, the bits of the block of 128 bins; empty if there is one.
     """
-    mask = {2: 0x33333333, 4: 0x0F0F0F0F, 8: 0x00FF00FF}[bits]
-    fields = [(x >> shift) & mask for shift in (0, bits) for x in integers]
-    return [total + field for total, field in zip(sums, fields, strict=True)]
+    n_bits = (counts.shape[0] - 1).bit_length()
+
+    def add(block: Any, _: None) -> None:
+        masks = [part[7] for part in planes]
+        for bit in range(n_bits):
+            flip = ((block >> bit) & 1) - 1  # all bits where that of the block is 0
+            masks = [mask & (part[bit] ^ flip) for mask, part in zip(masks, higher, strict=True)]
+        of_bins = _masks_of_bins(masks, planes, 6)
+        for first in range(0, LANES, 8):
+            totals = [_ones(next(of_bins)) for _ in range(8)]
+            counts[block, first : first + 8, lanes] += _sums_of_sublanes(totals)
+
+    if higher:
+        jax.lax.fori_loop(0, counts.shape[0], add, None)
+    else:
+        add(0, None)
+
+
+def _bit_planes(values: Array) -> list[Array]:
+    """Bits of values below 256, ``[256, lanes]``: bit i of row r of plane b is bit b of row 8i + r.
+
+    Fewer rows than 256 are followed by zeros.
+    """
+    rows = [values[at : at + 8] for at in range(0, values.shape[0], 8)]
+    rows += [jnp.zeros_like(rows[0])] * (32 - len(rows))
+    words = [reduce(jnp.bitwise_or, [rows[i + 8 * k] << 8 * k for k in range(4)]) for i in range(8)]
+    # Transposition of 8 by 8 bits, by exchanges of blocks across the diagonal.
+    for step, mask in ((4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)):
+        for i in range(8):
+            if not i & step:
+                exchanged = ((words[i] >> step) ^ words[i + step]) & mask
+                words[i + step] ^= exchanged
+                words[i] ^= exchanged << step
+    return words
+
+
+def _masks_of_bins(
+    masks: list[Array], planes: list[list[Array]], bit: int
+) -> Iterator[list[Array]]:
+    """Masks of the keys of each bin in order, for each part of the keys."""
+    if bit < 0:
+        yield masks
+        return
+    ones = [mask & of_part[bit] for mask, of_part in zip(masks, planes, strict=True)]
+    zeros = [mask ^ one for mask, one in zip(masks, ones, strict=True)]
+    yield from _masks_of_bins(zeros, planes, bit - 1)
+    yield from _masks_of_bins(ones, planes, bit - 1)
+
+
+def _ones(masks: list[Array]) -> Array:
+    return reduce(jnp.add, map(jax.lax.population_count, masks))
+
+
+def _sums_of_sublanes(totals: list[Array]) -> Array:
+    """Sums over the rows of eight arrays ``[8, lanes]``, as the rows of one."""
+    row = jax.lax.broadcasted_iota(jnp.int32, totals[0].shape, 0)
+    for step in (4, 2, 1):
+        is_first = row & step == 0
+        pairs = zip(totals[:step], totals[step:], strict=True)
+        totals = [
+            jnp.where(is_first, a, b)
+            + jnp.where(is_first, pltpu.roll(a, 8 - step, axis=0), pltpu.roll(b, step, axis=0))
+            for a, b in pairs
+        ]
+    return totals[0]
 
 
 def _sums_kernel(
@@ -151,18 +215,19 @@ def _sums_kernel(
         for ref in (count, *sums):
             ref[...] = jnp.zeros_like(ref)
 
-    scores, where = _tile(anchors, keys)
-    count[...] += _row(jnp.sum, where.astype(jnp.int32))
-    weight, where = _weigh(options, weights, scores, where)
-    before = top[...]
-    now = jnp.maximum(before, _row(jnp.max, jnp.where(where, scores, _LOWEST)))
-    top[...] = now
-    below = jnp.where(where, scores - now, 0)
-    for k, total in enumerate(sums):
-        exponent = anchors.exponents[:, k : k + 1]
-        terms = jnp.exp(exponent * below)
-        terms = jnp.where(where, terms, 0) if weight is None else weight * terms
-        total[...] = total[...] * jnp.exp(exponent * (before - now)) + _row(jnp.sum, terms)
+    for rows, scores, where in _strips(anchors, keys):
+        count[rows] = _lanes(jnp.add, where.astype(jnp.int32), count[rows])
+        weight, scores = _weigh(options, weights, rows, scores, where)
+        before = top[rows]
+        now = _lanes(jnp.maximum, scores, before)
+        top[rows] = now
+        below = scores - _repeat(now, scores)
+        for k, total in enumerate(sums):
+            power = _columns(anchors.powers, rows, k)
+            terms = jnp.exp2(_repeat(power, scores) * below)
+            terms = terms if weight is None else weight * terms
+            earlier = total[rows] * jnp.exp2(power * (before - now))
+            total[rows] = _lanes(jnp.add, terms, earlier)
 
 
 def _gradient_kernel(
@@ -182,22 +247,45 @@ def _gradient_kernel(
         for ref in (d_x, *means):
             ref[rows, :] = jnp.zeros((n_rows, ref.shape[1]), jnp.float32)
 
-    shares, below = _shares(options, anchors, keys, weights, statistics)
-    scaled = [statistics[2][:, k : k + 1] * share for k, share in enumerate(shares)]
-    d_scores = reduce(jnp.add, scaled)
+    strips = []
+    for part, scores, where in _strips(anchors, keys):
+        shares, below = _shares(options, anchors, weights, statistics, part, scores, where)
+        scaled = [
+            _repeat(_columns(statistics[2], part, k), scores) * share
+            for k, share in enumerate(shares)
+        ]
+        strips.append(reduce(jnp.add, scaled))
+        at = pl.ds(rows.start + part.start, part.stop - part.start)
+        for mean, share in zip(means, shares, strict=True):
+            mean[at, :] = _lanes(jnp.add, share * below, mean[at, :])
+    d_scores = jnp.concatenate(strips, axis=0)
     d_x[rows, :] += _dot(d_scores, keys.x[...].astype(jnp.float32), 1, 0)
     d_y[...] += _dot(d_scores, anchors.x[...].astype(jnp.float32), 0, 0)
-    for mean, share in zip(means, shares, strict=True):
-        mean[rows, :] += _row(jnp.sum, share * below)
 
 
 # --- tiles of scores ------------------------------------------------------------------------------
 
 
-def _tile(anchors: Anchors, keys: Keys) -> tuple[Array, Array]:
-    """Scores of a tile and the mask of negatives, ``[rows, keys]``."""
-    scores = _dot(anchors.x[...], keys.x[...], 1, 1)
-    return scores, (anchors.ids[...] != keys.ids[...]) & (keys.valid[...] != 0)
+def _strips(anchors: Anchors, keys: Keys) -> Iterator[tuple[slice, Array, Array]]:
+    """Rows of a strip of a tile, their scores and the mask of negatives, ``[strip, keys]``.
+
+    What is computed of a strip stays in registers; of a whole tile, it would be stored and loaded.
+    """
+    scores, valid = _dot(anchors.x[...], keys.x[...], 1, 1), keys.valid[...] != 0
+    for start in range(0, scores.shape[0], _STRIP):
+        rows = slice(start, start + _STRIP)
+        of_rows = scores[rows]
+        yield rows, of_rows, (_repeat(anchors.ids[rows, :], of_rows) != keys.ids[...]) & valid
+
+
+def _columns(ref: Any, rows: slice, k: int) -> Array:
+    """Value k of rows in all lanes, ``[rows, 128]``."""
+    return ref[rows, k * LANES : (k + 1) * LANES]
+
+
+def _repeat(values: Array, scores: Array) -> Array:
+    """Values of rows in all lanes for each score, ``[rows, keys]``."""
+    return jnp.tile(values, (1, scores.shape[1] // LANES))
 
 
 def _dot(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
@@ -205,57 +293,74 @@ def _dot(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
     return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
-def _row(of_row: Callable[..., Array], values: Array) -> Array:
-    return of_row(values, axis=1, keepdims=True)
+def _lanes(of_two: Callable[[Array, Array], Array], values: Array, initial: Array) -> Array:
+    """Reduction of ``[rows, keys]`` to whole lanes, ``[rows, 128]``; no lane waits for another."""
+    starts = range(0, values.shape[1], LANES)
+    return reduce(of_two, [values[:, at : at + LANES] for at in starts], initial)
 
 
-def _place(options: Options, bins: Bins, scores: Array) -> tuple[Array, Array]:
-    """Bins of scores, and the share of the bin's width below them."""
-    at = jnp.minimum((scores - bins.low[...]) * bins.scale[...], options.bins)
-    bin_ = jnp.minimum(at.astype(jnp.int32), options.bins - 1)
-    return bin_, at - bin_.astype(jnp.float32)
+def _place(options: Options, low: Array, scale: Array, scores: Array) -> tuple[Array, Array]:
+    """Bins of scores as whole numbers, and the share of the bin's width below them."""
+    at = jnp.minimum((scores - low) * scale, options.bins)
+    bin_ = jnp.minimum(jnp.floor(at), options.bins - 1)
+    return bin_, at - bin_
+
+
+def _bits(whole: Array) -> Array:
+    """Integer with the low 22 bits of a whole number below 2²²; a cast takes twice as long."""
+    return jax.lax.bitcast_convert_type(whole + 1.5 * 2**23, jnp.int32)
 
 
 def _weigh(
-    options: Options, weights: Weights | None, scores: Array, where: Array
+    options: Options, weights: Weights | None, rows: slice, scores: Array, where: Array
 ) -> tuple[Array | None, Array]:
-    """Weights of a tile, None if they are 1, and the mask of weights that are not 0."""
+    """Weights of a strip, None if they are 1, and its scores; lowest if masked or of weight 0."""
     if weights is None:
-        return None, where
-    bin_, share = _place(options, weights.bins, scores)
-    first, last = _look_up(weights.first, bin_), _look_up(weights.last, bin_)
-    weight = (1 - share) * first + share * last  # a difference could round to a negative weight
-    weight = jnp.where(where, weight, 0)
-    return weight, weight != 0
+        return None, jnp.where(where, scores, _LOWEST)
+    low, scale = (_repeat(a[rows], scores) for a in weights.bins)
+    bin_, share = _place(options, low, scale, scores)
+    first, rise = _look_up((weights.first[rows], weights.rise[rows]), bin_)
+    weight = jnp.where(where, jnp.maximum(first + share * rise, 0), 0)  # rounding may make it < 0
+    return weight, jnp.where(weight > 0, scores, _LOWEST)
 
 
-def _look_up(table: Any, index: Array) -> Array:
-    """``table[row, index[row, key]]`` by gathers within 128 lanes."""
+def _look_up(tables: tuple[Array, ...], bins: Array) -> tuple[Array, ...]:
+    """``table[row, bins[row, key]]`` of each table, by gathers within 128 lanes."""
     found = []
-    for start in range(0, index.shape[1], LANES):
-        part = index[:, start : start + LANES]
-        lane, value = part & (LANES - 1), None
-        for first in range(0, table.shape[1], LANES):
-            entries = table[:, first : first + LANES]
-            entry = jnp.take_along_axis(entries, lane, axis=1, mode="promise_in_bounds")
-            value = entry if value is None else jnp.where(part >= first, entry, value)
-        found.append(value)
-    return jnp.concatenate(found, axis=1)
+    for start in range(0, bins.shape[1], LANES):
+        part = bins[:, start : start + LANES]
+        lane, values = _bits(part) & (LANES - 1), None
+        for first in range(0, tables[0].shape[1], LANES):
+            entries = [
+                jnp.take_along_axis(
+                    table[:, first : first + LANES], lane, axis=1, mode="promise_in_bounds"
+                )
+                for table in tables
+            ]
+            values = (
+                entries
+                if values is None
+                else [
+                    jnp.where(part >= first, entry, value)
+                    for entry, value in zip(entries, values, strict=True)
+                ]
+            )
+        found.append(values)
+    return tuple(jnp.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
 
 
 def _shares(
-    options: Options, anchors: Anchors, keys: Keys, weights: Weights | None,
-    statistics: Statistics,
+    options: Options, anchors: Anchors, weights: Weights | None, statistics: Statistics,
+    rows: slice, scores: Array, where: Array,
 ) -> tuple[list[Array], Array]:  # fmt: skip
     """Shares of each score in the sums of its row, and scores below the largest."""
     top, log_norm, _ = statistics
-    scores, where = _tile(anchors, keys)
-    weight, where = _weigh(options, weights, scores, where)
-    below = jnp.where(where, scores - top[...], 0)
+    weight, scores = _weigh(options, weights, rows, scores, where)
+    below = scores - _repeat(top[rows], scores)
     shares = []
-    for k in range(log_norm.shape[1]):
-        exponent, norm = anchors.exponents[:, k : k + 1], log_norm[:, k : k + 1]
-        share = jnp.where(where, jnp.exp(exponent * below - norm), 0)
+    for k in range(log_norm.shape[1] // LANES):
+        power, norm = (_repeat(_columns(a, rows, k), scores) for a in (anchors.powers, log_norm))
+        share = jnp.exp2(power * below - norm)
         shares.append(share if weight is None else weight * share)
     return shares, below
 
@@ -273,10 +378,15 @@ def _like(x: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Sha
 
 
 def _column(x: Array) -> Callable[..., jax.ShapeDtypeStruct]:
-    def column(dtype: Any = jnp.float32, columns: int = 1) -> jax.ShapeDtypeStruct:
+    def column(dtype: Any = jnp.float32, columns: int = LANES) -> jax.ShapeDtypeStruct:
         return _like(x, (x.shape[0], columns), dtype)
 
     return column
+
+
+def _spread(values: Array) -> Array:
+    """Each column in 128 lanes, where a kernel would have to permute lanes to use it."""
+    return jnp.repeat(values, LANES, axis=1)
 
 
 def _call(
@@ -289,6 +399,9 @@ def _call(
     for the first output, which is of keys; the others are whole arrays in fast memory.
     """
     n_rows, n_keys = options.tile
+    n_powers = anchors.powers.shape[1]
+    anchors = Anchors(anchors.x, _spread(anchors.ids), _spread(anchors.powers))
+    more = jax.tree.map(lambda a: a if a.shape[1] >= LANES else _spread(a), more)
     grid = anchors.x.shape[0] // n_rows, keys.x.shape[0] // n_keys
 
     def row(outer: Any, inner: Any) -> Any:
@@ -322,7 +435,7 @@ def _call(
         cost_estimate=pl.CostEstimate(
             flops=2 * (3 if backward else 1) * n * m * dim,
             bytes_accessed=(grid[1] * n if backward else grid[0] * m) * dim * keys.x.dtype.itemsize,
-            transcendentals=n * m * anchors.exponents.shape[1],
+            transcendentals=n * m * n_powers,
         ),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary" if backward else "parallel", "arbitrary"),

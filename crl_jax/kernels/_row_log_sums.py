@@ -10,6 +10,7 @@ over the valid keys j with another id, where the weights are 1 or a function of 
 ordinary JAX code; the backward pass recomputes the scores.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ scores of a row and each parameter have the shape ``[N, 1]``."""
 # 2 MiB, and a larger one reads keys and statistics of anchors less often.
 _TILE = 512, 1024
 _WIDEST = 512
+_LEAST_POWER = 1e-30  # 2 to this times the score of a masked key is 0
+_LARGE = 1e30
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
 
 
@@ -41,7 +44,7 @@ class Options(NamedTuple):
 class Anchors(NamedTuple):
     x: Any  # [N, D]
     ids: Any  # [N, 1]
-    exponents: Any  # [N, K]
+    powers: Any  # [N, K], exponents of 2: at least a tiny value, so that masked scores have sum 0
 
 
 class Keys(NamedTuple):
@@ -62,7 +65,7 @@ class Weights(NamedTuple):
 
     bins: Bins
     first: Any  # [N, bins]
-    last: Any  # [N, bins]
+    rise: Any  # [N, bins], from the first to the last
 
 
 def row_log_sums(
@@ -110,24 +113,36 @@ def row_log_sums(
     options = Options(weight, bins, tile, interpret)
     rows, keys = (-size % step for size, step in zip((n, m), tile, strict=True))
     anchors, params = jax.tree.map(
-        lambda a: jnp.pad(a, [(0, rows), (0, 0)]), (Anchors(x, ids[:, None], exponents), params)
+        lambda a: jnp.pad(a, [(0, rows), (0, 0)]),
+        (Anchors(x, ids[:, None], _as_powers(exponents)), params),
     )
     valid = key_mask.astype(jnp.int32)
     padded = Keys(
         jnp.pad(y, [(0, keys), (0, 0)]),
         *(jnp.pad(a[None, :], [(0, 0), (0, keys)]) for a in (key_ids, valid)),
     )
-    log_sums, count = _log_sums(options, anchors, padded, params)
+    exponents = jnp.pad(exponents, [(0, rows), (0, 0)])
+    log_sums, count = _log_sums(options, anchors, padded, exponents, params)
     return log_sums[:n], count[:n, 0]
 
 
+def _as_powers(exponents: Array) -> Array:
+    """Exponents of 2 instead of e."""
+    powers = jax.lax.stop_gradient(exponents).astype(jnp.float32) / math.log(2)
+    return jnp.maximum(powers, _LEAST_POWER)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _log_sums(options: Options, anchors: Anchors, keys: Keys, params: Array) -> tuple[Array, Array]:
+def _log_sums(
+    options: Options, anchors: Anchors, keys: Keys, exponents: Array, params: Array
+) -> tuple[Array, Array]:
     """Log-sums ``[N, K]`` and number of negatives ``[N, 1]``."""
-    return _forward(options, anchors, keys, params)[0]
+    return _forward(options, anchors, keys, exponents, params)[0]
 
 
-def _forward(options: Options, anchors: Anchors, keys: Keys, params: Array) -> tuple[Any, Any]:
+def _forward(
+    options: Options, anchors: Anchors, keys: Keys, exponents: Array, params: Array
+) -> tuple[Any, Any]:
     from . import _log_sum_kernels as kernels  # Pallas takes a tenth of a second to import
 
     weights = None
@@ -135,9 +150,10 @@ def _forward(options: Options, anchors: Anchors, keys: Keys, params: Array) -> t
         weights = _interpolated(options.weight, options, anchors, keys, params)
     top, count, total = kernels.sums(options, anchors, keys, weights)
     empty = total == 0
-    log_norm = jnp.log(jnp.where(empty, 1, total))
-    log_sums = jnp.where(empty, -jnp.inf, anchors.exponents * top + log_norm)
-    return (log_sums, count), (anchors, keys, params, weights, top, log_norm)
+    total = jnp.where(empty, 1, total)
+    log_sums = jnp.where(empty, -jnp.inf, exponents * top + jnp.log(total))
+    log_norm = jnp.where(empty, _LARGE, jnp.log2(total))  # so that the shares are 0
+    return (log_sums, count), (anchors, keys, exponents, params, weights, top, log_norm)
 
 
 def _interpolated(
@@ -159,19 +175,22 @@ def _interpolated(
         jnp.where(count > 0, weight(rank.astype(jnp.float32), n, *columns), 0)
         for rank in (first, last)
     )
-    return Weights(bins, at_first, at_last)
+    return Weights(bins, at_first, at_last - at_first)
 
 
-def _backward(options: Options, residuals: Any, cotangents: Any) -> tuple[Anchors, Keys, Array]:
+def _backward(
+    options: Options, residuals: Any, cotangents: Any
+) -> tuple[Anchors, Keys, Array, Array]:
     from . import _log_sum_kernels as kernels
 
-    anchors, keys, params, weights, top, log_norm = residuals
+    anchors, keys, exponents, params, weights, top, log_norm = residuals
     given = cotangents[0]
-    statistics = top, log_norm, given * anchors.exponents
+    statistics = top, log_norm, given * exponents
     d_x, d_y, means = kernels.gradients(options, anchors, keys, weights, statistics)
     return (
-        Anchors(d_x.astype(anchors.x.dtype), None, given * (top + means)),
+        Anchors(d_x.astype(anchors.x.dtype), None, jnp.zeros_like(anchors.powers)),
         Keys(d_y.astype(keys.x.dtype), None, None),
+        given * (top + means),
         jnp.zeros_like(params),
     )
 

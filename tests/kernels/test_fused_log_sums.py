@@ -17,6 +17,7 @@ N, M, DIM = 19, 150, 4  # two tiles of keys, the last of each axis incomplete
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     monkeypatch.setattr(_row_log_sums, "_TILE", (128, 128))
+    monkeypatch.setattr(_log_sum_kernels, "_STRIP", 64)  # two strips, to compile quickly
 
 
 def rank_weight(rank, count, low, high):
@@ -100,6 +101,31 @@ def test_sums_and_gradients(bins):
     want = reference(x, y, exponents, params, **keys, bins=bins)
     assert got[1].dtype == jnp.int32
     assert_close(got, want)
+
+
+@pytest.mark.parametrize(("bins", "n_keys"), [(128, 512), (300, 128)])
+def test_histogram_counts_the_negatives_in_each_bin(bins, n_keys):
+    rng = np.random.default_rng(bins + n_keys)
+    x, y = rng.integers(-9, 10, (128, DIM)), rng.integers(-9, 10, (1024, DIM))
+    ids, key_ids = rng.integers(0, 9, (128, 1)), rng.integers(0, 9, (1, 1024))
+    valid = rng.random((1, 1024)) < 0.8
+    scores, where = x @ y.T, (ids != key_ids) & valid
+    low = np.where(where, scores, 999).min(axis=1, keepdims=True)  # powers of 2 as scale: exact
+    place = np.minimum((scores - low) // 4, bins - 1)
+    want = [np.bincount(p[w], minlength=bins) for p, w in zip(place, where, strict=True)]
+
+    def histogram(x, y, ids, key_ids, valid, low):
+        options = _row_log_sums.Options(None, bins, (128, n_keys), interpret=True)
+        anchors = _row_log_sums.Anchors(x, ids, jnp.ones((128, 1)))
+        of_rows = _row_log_sums.Bins(low, jnp.full((128, 1), 0.25))
+        keys = _row_log_sums.Keys(y, key_ids, valid)
+        return _log_sum_kernels.histogram(options, anchors, keys, of_rows)
+
+    floats = (jnp.asarray(a, jnp.float32) for a in (x, y))
+    integers = (jnp.asarray(a, jnp.int32) for a in (ids, key_ids, valid))
+    got = np.asarray(jax.jit(histogram)(*floats, *integers, jnp.asarray(low, jnp.float32)))
+    np.testing.assert_array_equal(got[:, :bins], want)
+    assert not got[:, bins:].any()
 
 
 def test_equal_scores_have_the_top_rank():

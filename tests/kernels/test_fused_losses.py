@@ -12,7 +12,7 @@ from _helpers.refusals import raises
 from jax.sharding import PartitionSpec as P
 
 from crl_jax import losses
-from crl_jax.kernels import _row_log_sums
+from crl_jax.kernels import _log_sum_kernels, _row_log_sums
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -23,6 +23,7 @@ binned = partial(losses.bayesian_contrastive, bins=5)
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     monkeypatch.setattr(_row_log_sums, "_TILE", (128, 128))
+    monkeypatch.setattr(_log_sum_kernels, "_STRIP", 64)  # two strips, to compile quickly
 
 
 def embeddings(n=N, dim=3):
