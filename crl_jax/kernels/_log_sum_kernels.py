@@ -112,7 +112,7 @@ def _histogram_kernel(
         counts[...] = jnp.zeros_like(counts)
 
     scores = _dot(anchors.x[...], keys.x[...], 1, 1)
-    where = (_repeat(anchors.ids[...], scores) != keys.ids[...]) & (keys.valid[...] != 0)
+    where = _negatives(anchors.ids[...], keys, keys.valid[...] != 0, scores)
     low, scale = (_repeat(a[...], scores) for a in bins)
     bin_ = _bits(_place(options, low, scale, scores)[0])
     # Keys along sublanes. The 7 low bits are those within 128 bins, after which a bit is the mask.
@@ -269,13 +269,17 @@ def _gradient_kernel(
 def _strips(anchors: Anchors, keys: Keys) -> Iterator[tuple[slice, Array, Array]]:
     """Rows of a strip of a tile, their scores and the mask of negatives, ``[strip, keys]``.
 
-    What is computed of a strip stays in registers; of a whole tile, it would be stored and loaded.
+    The values of a strip take few registers, and those of rows one.
     """
     scores, valid = _dot(anchors.x[...], keys.x[...], 1, 1), keys.valid[...] != 0
     for start in range(0, scores.shape[0], _STRIP):
         rows = slice(start, start + _STRIP)
-        of_rows = scores[rows]
-        yield rows, of_rows, (_repeat(anchors.ids[rows, :], of_rows) != keys.ids[...]) & valid
+        yield rows, scores[rows], _negatives(anchors.ids[rows, :], keys, valid, scores[rows])
+
+
+def _negatives(ids: Array, keys: Keys, valid: Array, scores: Array) -> Array:
+    """Mask of the valid keys with another id than the row, ``[rows, keys]``."""
+    return (_repeat(ids, scores) != keys.ids[...]) & valid
 
 
 def _columns(ref: Any, rows: slice, k: int) -> Array:
