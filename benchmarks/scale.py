@@ -18,7 +18,6 @@ exclude the start of Python and reading the stage's input, and compilation is re
 """
 
 import pickle
-import resource
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -38,10 +37,8 @@ MOST = 1e-5
 
 
 def figures(seconds: float, **more: Any) -> Row:
-    """Returns seconds, and peak gigabytes of this process and of its largest child."""
-    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
-    memory = {"gigabytes": memory_mb() / 1e3, "gigabytes_of_child": child}
-    return {"seconds": seconds, **memory, **more}
+    """Returns seconds, and peak gigabytes of this process."""
+    return {"seconds": seconds, "gigabytes": memory_mb() / 1e3, **more}
 
 
 def save(path: Path, content: Any) -> None:
@@ -90,7 +87,6 @@ def load(folder: Path, _: Namespace) -> Row:
     row = figures(
         reading.seconds, n_interactions=len(log), n_users=log.n_users, n_items=log.n_items
     )
-    row["gigabytes"] += row["gigabytes_of_child"]  # which decodes Parquet
     ids = np.arange(log.n_users), np.arange(log.n_items)  # lists are compared by index
     save(folder / "log.pkl", data.Interactions(log.indptr, log.items, *ids))
     return row
