@@ -75,6 +75,7 @@ NAMES = {
     "samplers/table-4.2-published": "published setting",
     "samplers/batch/table-4.2-published": "published setting",
     "samplers/table-4.2-minibatch": "minibatch",
+    "samplers/lightgcn/table-4.2-published": "LightGCN, published setting",
     "samplers/lightgcn/table-4.2-minibatch": "LightGCN, minibatch",
     "samplers/lightgcn/aobpr/table-4.2-minibatch": "LightGCN, minibatch",
     "bns-1": "BNS-1: λ decreases during training", "bns-2": "BNS-2: ten warm-up epochs with RNS",
