@@ -360,7 +360,8 @@ def _sample_except_one_per_user(
         raise ValueError(
             "`data` must have a user with several interactions, got one interaction per user."
         )
-    return free[:size]
+    # In `order`, interactions of users with few of them are late: they follow the reserved one.
+    return rng.permutation(free)[:size]
 
 
 def _latest(data: Interactions, size: int) -> Int64[np.ndarray, " k"]:

@@ -132,7 +132,7 @@ def test_the_splits_of_published_figures_stay(real_data):
     assert [part.fingerprint()[:16] for part in (outer.train, outer.test, inner.train)] == [
         "7870c56fb1a623f4",
         "1c3c848887adfc28",
-        "3c8bf680e27d10d6",
+        "9d646e322e3da7fd",
     ]
 
 
@@ -241,6 +241,20 @@ def test_validation_by_ratio_leaves_every_user_something():
     assert 0 < split.train.items.sum() < 40  # the remaining one is random
     with pytest.warns(DataWarning, match="lacks 8 interactions"):
         assert len(with_validation(data, valid=0.6).valid) == 40
+
+
+def test_validation_by_ratio_samples_users_alike():
+    """Of what is left after one interaction of each user, every user gives the same share."""
+    degrees = np.repeat([2, 3, 10, 100], [150, 100, 30, 5])
+    items = np.concatenate([np.arange(n) for n in degrees])
+    data = Interactions.from_arrays(np.repeat(np.arange(len(degrees)), degrees), items)
+    taken = sum(with_validation(data, valid=0.1, seed=s).valid.degrees for s in range(100))
+    share = 100 * round(0.1 * len(data)) / (degrees - 1).sum()
+    for degree in np.unique(degrees):
+        of_degree = degrees == degree
+        left = (degrees - 1)[of_degree].sum()
+        # At least 15,000 draws with probability 0.13: a standard deviation of 0.021 of the mean.
+        assert abs(taken[of_degree].sum() / left / share - 1) < 0.1, degree
 
 
 def test_validation_and_test_streams_differ_under_one_seed():
