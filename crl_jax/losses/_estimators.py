@@ -14,9 +14,10 @@ from jaxtyping import Array, Bool, Float
 from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._floats import at_least_float32
+from .._gaussian import gaussian_exponents
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import any_kept, masked_mean
-from ..weights import bayesian_weights, gaussian_weights
+from ..weights import bayesian_weights
 from ._logspace import log_count, log_debiased, log_mean_exp, log_sum_exp, tilted_log_mean_exp
 
 
@@ -205,8 +206,11 @@ def adjusted_log_sum(
     1.8811 1.7139
     """
     logits = _logits(neg, temperature, where)
-    w = gaussian_weights(neg, mu=mu, sigma=sigma, where=where)
-    return log_sum_exp(logits, weights=jax.lax.stop_gradient(w))
+    # In logarithms: a score with a tiny weight can dominate the sum.
+    (scores,) = at_least_float32(neg)
+    log_w = jax.lax.stop_gradient(gaussian_exponents(scores, mu, sigma, where))
+    log_g = log_sum_exp(logits + log_w, where=where) - log_mean_exp(log_w, where=where)
+    return log_g if where is None else jnp.where(any_kept(where), log_g, -jnp.inf)
 
 
 @check_arguments

@@ -21,13 +21,11 @@ from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._density_ratio import density_ratio, end_densities, target_proportions
 from .._floats import at_least_float32, rounded
+from .._gaussian import gaussian_exponents
 from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
 from .._scaling import subtract_row_max
 from ..stats import of_binned_ranks, ranks
-
-# Largest distance, in standard deviations, that a Gaussian weight resolves: its square is finite.
-_FARTHEST = 1e18
 
 
 @check_arguments
@@ -267,21 +265,6 @@ def gaussian_weights(
     """
     check_shape("where", where, neg.shape)
     (neg,) = at_least_float32(neg)
-    mu, sigma = (
-        expand_anchor_axis(per_anchor(name, value, neg.shape[:-1], neg.dtype))
-        for name, value in (("mu", mu), ("sigma", sigma))
-    )
-    if where is not None:  # mask first: 0 * NaN would reach the gradients of mu and sigma
-        neg = jnp.where(where, neg, 0)
-
-    # Relative to the score nearest to the mean: far from it, the squares have no common digits.
-    distance = jax.lax.stop_gradient(jnp.abs(neg - mu))
-    distance = distance if where is None else jnp.where(where, distance, jnp.inf)
-    is_nearest = distance == jnp.min(distance, axis=-1, keepdims=True)
-    nearest = jnp.max(jnp.where(is_nearest, neg, -jnp.inf), axis=-1, keepdims=True)
-    nearest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(nearest), jnp.nan, nearest))
-    limit = _FARTHEST * sigma  # before the division, whose gradient could be 0 * inf
-    difference = jnp.clip(neg - nearest, -limit, limit) / sigma
-    total = jnp.clip((neg - mu) + (nearest - mu), -limit, limit) / sigma
+    exponents = gaussian_exponents(neg, mu, sigma, where)
     count = expand_anchor_axis(count_kept(neg, where)).astype(neg.dtype)
-    return count * jax.nn.softmax(-difference * total / 2, axis=-1, where=where)
+    return count * jax.nn.softmax(exponents, axis=-1, where=where)

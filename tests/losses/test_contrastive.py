@@ -228,3 +228,38 @@ def test_bayesian_loss_by_histogram_comes_close_to_the_exact_one():
     for got, tolerance in [(fine, 1e-4), (finest, 1e-6)]:  # finest: one score per bin
         same(got[0], exact[0], rtol=tolerance)
         jax.tree.map(partial(np.testing.assert_allclose, atol=tolerance), got[1], exact[1])
+
+
+def test_adjusted_weights_that_underflow_can_dominate():
+    """The second negative has a weight of e^-106.6 and a logit of 160."""
+    pos, neg = jnp.array([0.0]), jnp.array([[0.7, 8.0]])
+    got = quick.adjusted_contrastive(pos, neg, mu=0.7, sigma=0.5, temperature=0.05)
+    s, p = np.array([0.7, 8.0]), np.float64(0)
+    log_w = -((s - 0.7) ** 2) / (2 * 0.5**2)
+    log_mean_w = np.logaddexp.reduce(log_w) - np.log(2)
+    want = np.logaddexp(0, np.logaddexp.reduce(log_w - log_mean_w + s / 0.05) - p / 0.05)
+    same(got, want, rtol=1e-5)
+
+
+def test_weights_are_constant_in_the_gradient(pos, neg):
+    """The gradient of softplus(log G - s⁺/t), with the factor of each score in G held fixed."""
+    t, p, s = 0.7, np.float64(pos), np.float64(neg)
+    gaussian = np.exp(-((s - 0.3) ** 2) / (2 * 0.4**2))
+    gaussian /= gaussian.mean(1, keepdims=True)
+    terms = gaussian * np.exp(s / t)
+    share = terms / (np.exp(p / t)[:, None] + terms.sum(1, keepdims=True))
+    adjusted = partial(losses.adjusted_contrastive, mu=0.3, sigma=0.4, temperature=t)
+    _, (d_pos, d_neg) = jax.jit(jax.value_and_grad(adjusted, (0, 1)))(pos, neg)
+    same(d_neg, share / t / len(p), rtol=1e-4)
+    same(d_pos, -share.sum(1) / t / len(p), rtol=1e-4)
+
+    positives = np.stack([p, np.float64(neg[:, 0]) + 1], axis=1)
+    of_pos, of_neg = (np.exp(x / scale) for x, scale in ((positives, 0.5), (s, 0.8)))
+    of_pos, of_neg = of_pos / of_pos.sum(1, keepdims=True), of_neg / of_neg.mean(1, keepdims=True)
+    terms = np.exp(of_neg * s / t)
+    own = np.exp((of_pos * positives).sum(1) / t)[:, None]
+    share = terms / (own + terms.sum(1, keepdims=True))
+    attention = partial(losses.attention_contrastive, pos_scale=0.5, neg_scale=0.8, temperature=t)
+    slopes = jax.jit(jax.grad(attention, (0, 1)))(jnp.float32(positives), neg)
+    same(slopes[1], share * of_neg / t / len(p), rtol=1e-4)
+    same(slopes[0], -of_pos * share.sum(1, keepdims=True) / t / len(p), rtol=1e-4)
