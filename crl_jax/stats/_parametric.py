@@ -1,10 +1,12 @@
 """Parametric distributions of scores, and the distribution of order statistics."""
 
 from dataclasses import field
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.scipy import special
 from jaxtyping import Array, Float
 
@@ -44,6 +46,9 @@ class Normal(Distribution):
 class StudentT(Distribution):
     """Student's t distribution, centred at 0.
 
+    In float32 the CDF has an error of 3e-6 for 100 degrees of freedom, 6e-5 for 1,000 and 2e-3 for
+    10,000.
+
     Attributes:
       df: Degrees of freedom > 0.
 
@@ -59,15 +64,34 @@ class StudentT(Distribution):
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Cumulative distribution function."""
-        x, df = _typed(x, self.df)
-        half = jnp.full_like(x, 0.5)
-        upper = special.betainc(df / 2, half, df / (df + jnp.square(x))) / 2
-        return jnp.where(x > 0, 1 - upper, upper)
+        return _t_cdf(*_typed(x, self.df))
+
+
+@jax.custom_jvp
+def _t_cdf(x: Array, df: Array) -> Array:
+    half, square = jnp.full_like(x, 0.5), jnp.square(x)
+    tail = special.betainc(df / 2, half, df / (df + square)) / 2
+    # Near 0 the argument above is near 1 and has few digits.
+    within = special.betainc(half, df / 2, square / (df + square)) / 2
+    lower = jnp.where(square < 4, 0.5 - within, tail)
+    return jnp.where(x > 0, 1 - lower, lower)
+
+
+@partial(_t_cdf.defjvp, symbolic_zeros=True)
+def _t_cdf_jvp(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
+    """The slope is the density; that of the incomplete beta function is NaN for a score of 0."""
+    x, df = primals
+    dx, d_df = tangents
+    if not isinstance(d_df, SymbolicZero):
+        raise ValueError("`df` must not be differentiated: the CDF has no derivative by it here.")
+    return _t_cdf(x, df), jax.scipy.stats.t.pdf(x, df) * dx
 
 
 @pytree_dataclass
 class Gamma(Distribution):
     """Gamma distribution of positive scores.
+
+    In float32 the CDF has an error of 3e-5 for a shape of 100, 4e-4 for 1,000 and 5e-3 for 10,000.
 
     Attributes:
       shape: Shape > 0.
@@ -101,6 +125,8 @@ class OrderStatistic(Distribution):
 
     with the regularised incomplete beta function :math:`I`. For :math:`n = 2` these are the
     densities :math:`2 f (1 - F)` of the smaller score and :math:`2 F f` of the larger one.
+
+    In float32 the CDF has an error of 1e-5 for 100 scores, 4e-4 for 1,000 and 2e-3 for 10,000.
 
     Attributes:
       distribution: Distribution of one score, with density :math:`f` and CDF :math:`F`.

@@ -33,6 +33,34 @@ def test_distributions_are_those_of_scipy(ours, theirs):
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "of_t", "of_gamma", "of_order"),
+    [(3, 5e-7, 1e-6, 1e-6), (100, 3e-6, 3e-5, 1e-5), (1000, 6e-5, 4e-4, 4e-4),
+     (10_000, 2e-3, 5e-3, 2e-3)],
+)  # fmt: skip
+def test_errors_of_float32_are_those_stated(size, of_t, of_gamma, of_order):
+    share = np.linspace(1e-4, 1 - 1e-4, 2001)
+    t, gamma = scipy.stats.t(size), scipy.stats.gamma(size)
+    cases = [
+        (stats.StudentT(float(size)), t.ppf(share), t.cdf, of_t),
+        (stats.Gamma(float(size)), gamma.ppf(share), gamma.cdf, of_gamma),
+    ]
+    for k in (1, (size + 1) // 2, size):
+
+        def cdf(x, k=k):  # at least k scores are below
+            return scipy.stats.beta(k, size - k + 1).cdf(scipy.stats.norm.cdf(x))
+
+        x = scipy.stats.norm.ppf(scipy.stats.beta(k, size - k + 1).ppf(share))
+        cases.append((stats.OrderStatistic(stats.Normal(), k, size), x, cdf, of_order))
+    for ours, x, cdf, error in cases:
+        x = x.astype(np.float32)
+        got = np.float64(ours.cdf(jnp.asarray(x)))
+        assert np.abs(got - cdf(np.float64(x))).max() < error, ours
+        with jax.enable_x64(True):
+            wide = ours.cdf(jnp.asarray(x, jnp.float64))
+        np.testing.assert_allclose(wide, cdf(np.float64(x)), atol=1e-9)
+
+
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 2), (2, 2), (2, 5), (5, 5), (100, 200)])
 @pytest.mark.parametrize("name", PAIRS)
 def test_order_statistics_have_the_density_of_the_formula(name, k, n):
@@ -65,6 +93,12 @@ def test_an_order_statistic_is_a_distribution_to_the_ends_of_the_scores():
 
 def test_the_density_is_the_slope_of_the_cdf():
     x = jnp.array([-0.7, 0.1, 1.3])
+    t = stats.StudentT(3.0)
+    everywhere = jnp.array([-5.0, -1e-3, 0.0, 1e-3, 1.9, 2.1])
+    slopes = jax.vmap(jax.grad(t.cdf))(everywhere)
+    np.testing.assert_allclose(slopes, scipy.stats.t(3).pdf(np.float64(everywhere)), rtol=1e-5)
+    with raises(ValueError, match="`df` must not be differentiated"):
+        jax.grad(lambda df: stats.StudentT(df).cdf(jnp.float32(1)))(3.0)
     for ours, _ in PAIRS.values():
         statistic = stats.OrderStatistic(ours, 2, 5)
         _, slope = jax.jvp(statistic.cdf, (x,), (jnp.ones_like(x),))
