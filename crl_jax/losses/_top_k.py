@@ -104,10 +104,11 @@ def lambda_loss_at_k(
     .. math:: \ell = \sum_j \mu_j \bigl[D(|r^+ - r_j|) - D(|r^+ - r_j| + 1)\bigr]
         \log_2\bigl(1 + e^{-(s^+ - s_j)/t}\bigr), \qquad D(r) = \frac1{\log_2(1 + r)}
 
-    where :math:`r` are ranks among the positive and the negatives, from 1, ties ranking the
-    positive first, and :math:`\mu_j = 1/(1 - D(\max(r^+, r_j)))` if the larger rank exceeds K,
-    otherwise 1. The weights are constant in the gradient. Pairs that are far from each other have
-    little weight, except those across the border of the top K.
+    where :math:`r` are ranks among the positive and the negatives, from 1, and
+    :math:`\mu_j = 1/(1 - D(\max(r^+, r_j)))` if the larger rank exceeds K, otherwise 1. The
+    positive is ranked before equal negatives, and equal negatives share the best of their ranks.
+    The weights are constant in the gradient. Pairs that are far from each other have little weight,
+    except those across the border of the top K.
 
     Args:
       cutoff: Number K of top ranks, at least 1, among the positive and the negatives; a scalar or

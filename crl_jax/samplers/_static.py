@@ -86,7 +86,9 @@ class _Table(NamedTuple):
 
 
 def _table(weights: Float[Array | np.ndarray, "n_items"], positives: Positives) -> _Table:
-    share = weights / jnp.sum(weights) * _TOTAL
+    # The sum of large weights could overflow; a power of 2 changes no digit.
+    scaled = jnp.ldexp(weights, -jnp.frexp(jnp.max(weights))[1])
+    share = scaled / jnp.sum(scaled) * _TOTAL
     integers = jnp.where(weights > 0, jnp.maximum(jnp.round(share), 1), 0).astype(jnp.uint32)
     cumulative = _exclusive_cumsum(integers)
     # This sum overflows over all rows; differences within a row are exact nonetheless.

@@ -372,14 +372,15 @@ class Ranking(RowTask):
             hyperparams |= estimates
         if where is not None:
             hyperparams["where"] = where
+        corrected = neg
         if negatives.log_q is not None:
             log_q = negatives.log_q
             temperature = jnp.asarray(hyperparams.get("temperature", 1.0), log_q.dtype)
             correction = (temperature * log_q).astype(neg.dtype)  # the loss divides by temperature
             if isinstance(negatives.ids, Pools):
                 correction = broadcast_pools(correction, len(neg))
-            neg = neg - correction
-        losses = self.loss_fn(pos, neg, reduce_fn=None, **hyperparams)
+            corrected = neg - correction
+        losses = self.loss_fn(pos, corrected, reduce_fn=None, **hyperparams)
         if (weights := model_state.confidence) is not None:
             losses = weights[batch.place].astype(losses.dtype) * losses
         mean = ctx.mean(losses)

@@ -85,6 +85,8 @@ def update_threshold(
 def _upper_quantile(neg: Array, share: Array, count: Array, where: Array | None) -> Array:
     """The score of each row that ``floor(share * count)`` others exceed, without ties."""
     ordered = jnp.sort(neg if where is None else jnp.where(where, neg, -jnp.inf), axis=-1)
+    # A share k/N that is rounded down must not count k - 1.
+    share = share * (1 + 4 * float(jnp.finfo(neg.dtype).eps))
     exceeding = jnp.floor(share * count.astype(neg.dtype)).astype(jnp.int32)
     place = neg.shape[-1] - 1 - jnp.minimum(exceeding, count - 1)
     place = jnp.broadcast_to(place, neg.shape[:-1])[..., None]

@@ -35,7 +35,7 @@ def top_k_threshold(
 
     Returns:
       Thresholds, shape ``[*batch]``, at least float32; +inf for rows without a valid score. NaN
-      scores are never in the top K.
+      scores are not valid.
 
     Raises:
       ValueError: If a shape does not match or ``top_fraction`` is out of range.
@@ -50,6 +50,8 @@ def top_k_threshold(
     check_shape("where", where, scores.shape)
     (scores,) = at_least_float32(jax.lax.stop_gradient(scores))
     dtype = scores.dtype
+    is_number = ~jnp.isnan(scores)
+    where = is_number if where is None else where & is_number
     n = count_kept(scores, where)
     q = per_anchor("top_fraction", top_fraction, scores.shape[:-1], dtype)
     # A fraction K/n that is rounded up must not count K + 1.

@@ -93,7 +93,7 @@ def reference(scores, masked, tested, k):
             continue
         candidates = [i for i in range(s.size) if not m[i]]
         if any(np.isnan(s[i]) for i in candidates):
-            rows.append([np.nan] * 8)
+            rows.append([np.nan] * 9)
             diverged = True
             continue
         ranked = sorted((i for i in candidates if s[i] > -np.inf), key=lambda i: (-s[i], i))[:k]
@@ -102,7 +102,9 @@ def reference(scores, masked, tested, k):
         found = sum(hits)
         gain = sum(h / np.log2(r + 2) for r, h in enumerate(hits))
         ideal = sum(1 / np.log2(r + 2) for r in range(min(k, n)))
-        precision_sum = sum(sum(hits[: r + 1]) / (r + 1) for r, h in enumerate(hits) if h)
+        precisions = [sum(hits[: r + 1]) / (r + 1) for r in range(len(hits))]
+        precision_sum = sum(p for p, h in zip(precisions, hits, strict=True) if h)
+        best_sum = sum(max(precisions[r:]) for r, h in enumerate(hits) if h)
         pairs = [(s[i], s[j]) for i in candidates if t[i] for j in candidates if not t[j]]
         wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs)
         rows.append(
@@ -112,16 +114,17 @@ def reference(scores, masked, tested, k):
                 2 * found / (k + n),
                 gain / ideal,
                 precision_sum / min(k, n),
+                best_sum / max(found, 1),
                 1 / (hits.index(True) + 1) if found else 0.0,
                 float(found > 0),
                 wins / len(pairs) if pairs else 0.5,
             ]
         )
-    names = ["precision", "recall", "f1", "ndcg", "map", "mrr", "hit_rate"]
+    names = ["precision", "recall", "f1", "ndcg", "map", "hit_precision", "mrr", "hit_rate"]
     columns = np.array(rows).T
-    values = {f"{name}@{k}": c for name, c in zip(names, columns[:7], strict=True)}
+    values = {f"{name}@{k}": c for name, c in zip(names, columns[:8], strict=True)}
     coverage = np.nan if diverged else len(shown) / scores.shape[1]
-    return values | {"auc": columns[7], f"coverage@{k}": coverage}
+    return values | {"auc": columns[8], f"coverage@{k}": coverage}
 
 
 def check(got, want):

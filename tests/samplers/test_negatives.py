@@ -16,6 +16,7 @@ from crl_jax.data import Interactions
 from crl_jax.models import Tables
 from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, MixedSampler, StagedSampler
 from crl_jax.samplers._dynamic import truncated_geometric
+from crl_jax.samplers._ecdf import draw_sample
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -431,6 +432,21 @@ def test_rare_items_keep_their_chance_among_millions():
     assert set(np.unique(ids)) == {1, 3}
     ids, _ = draw(sampler, jax.random.key(0), world.batch([1] * 4000))
     assert set(np.unique(ids)) <= {0, 3}
+
+
+def test_large_weights_do_not_overflow():
+    """The sum of these weights is not finite in float32."""
+    world = World([[0], [1, 2]], 4)
+    ids, _ = draw(PNS(jnp.array([3e38, 3e38, 1e38, 0])), jax.random.key(0), world.batch([0] * 4000))
+    assert set(np.unique(ids)) == {1, 2}
+    assert abs(np.mean(np.asarray(ids) == 1) - 0.75) < 0.04  # 5 standard deviations
+
+
+def test_a_sample_of_the_catalogue_is_uniform():
+    world = World([[0], [1, 2]], 4)
+    sample = draw_sample(jax.random.key(0), world.batch([0]).positives, 4000)
+    # Binomial(4000, 1/4): standard deviation 27.
+    assert np.abs(np.bincount(sample.items, minlength=4) - 1000).max() < 140
 
 
 def test_public_names_are_documented():

@@ -314,3 +314,17 @@ def test_false_negatives_are_counted_in_the_batch_too(data):
         true = negative & (users >= 4)[:, None]
         shares.append(len(rows) * true.sum() / max(negative.sum(), 1))
     np.testing.assert_allclose(report["tnr"], sum(shares) / 24, rtol=1e-5)
+
+
+def test_informativeness_is_that_of_scores_before_their_correction(data):
+    missing, log = data
+    liked = Interactions.from_arrays(
+        np.arange(4), missing[:4], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+    reports = [
+        epoch_of(log, key=jax.random.key(4), sampler=sampler, held_out=liked, batch_size=10)[2]
+        for sampler in (InBatch(), InBatch.from_interactions(log))
+    ]
+    assert reports[0]["loss"] != reports[1]["loss"]
+    for name in ("inf", "risk"):
+        np.testing.assert_allclose(reports[1][name], reports[0][name], rtol=1e-6)

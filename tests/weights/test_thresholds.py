@@ -27,6 +27,20 @@ def test_first_threshold_is_exceeded_by_the_share():
     np.testing.assert_array_equal(again, got)
 
 
+def test_shares_of_whole_numbers_are_exact_in_float32():
+    for n in (37, 100, 399):  # float32(k / n) * n is below k for some of them
+        neg = np.tile(np.random.default_rng(n).permutation(n).astype(np.float32), (n, 1))
+        share = np.float32(np.arange(n) / n)
+        got = quick.update_threshold(jnp.full(n, jnp.nan), neg, share=share)
+        np.testing.assert_array_equal((neg > got[:, None]).sum(1), np.arange(n))
+
+
+def test_scores_at_the_threshold_do_not_exceed_it():
+    neg = jnp.array([[0.4, 0.4, 0.9, 0.1], [0.7, 0.2, 0.7, 0.7]])
+    got = quick.update_threshold(jnp.array([0.4, 0.7]), neg, share=0.25)
+    np.testing.assert_allclose(got, np.array([0.4 - 0.25 + 0.25, 0.7 - 0.25]), rtol=1e-6)
+
+
 def test_a_step_follows_the_formula():
     neg = jnp.array([[0.1, 0.5, 0.9, 0.3], [0.2, 0.4, 0.6, 0.8]])
     old, where = jnp.array([0.4, 0.7]), jnp.array([[True, True, False, True], [True] * 4])

@@ -34,6 +34,13 @@ def test_masks_ties_and_half_precision():
     assert got == 3, "of two equal scores"
 
 
+def test_nan_takes_no_place():
+    scores = jnp.array([[jnp.nan, 3, 2, 1, 0], [jnp.nan] * 5])
+    for top_fraction, want in ((0.5, 2), (0.25, 3), (1.0, 0)):
+        got = quick.top_k_threshold(scores, top_fraction=jnp.float32(top_fraction))
+        np.testing.assert_array_equal(got, [want, np.inf])
+
+
 def test_gradient_is_zero_and_errors_name_the_argument():
     scores = np.float32([[3, 1, 2], [1, 2, 3]])
     slope = jax.jit(jax.grad(lambda s: weights.top_k_threshold(s, top_fraction=0.5).sum()))(scores)
