@@ -263,3 +263,12 @@ def test_weights_are_constant_in_the_gradient(pos, neg):
     slopes = jax.jit(jax.grad(attention, (0, 1)))(jnp.float32(positives), neg)
     same(slopes[1], share * of_neg / t / len(p), rtol=1e-4)
     same(slopes[0], -of_pos * share.sum(1, keepdims=True) / t / len(p), rtol=1e-4)
+
+
+def test_ranks_are_those_of_scores_before_the_temperature():
+    """Eight neighbouring float32 numbers, of which any division by 3 makes at most six."""
+    scores = np.int32(np.float32(1.5).view(np.int32) + np.arange(8)).view(np.float32)
+    hyper = dict(tau_plus=0.1, alpha=0.8, beta=0.5)
+    got = losses.bayesian_log_sum(jnp.asarray(scores)[None], **hyper, temperature=3.0)
+    omega = np.asarray(weights.bayesian_weights(jnp.arange(8.0), **hyper), np.float64)
+    same(got[0], np.log(omega.sum()) + 1.5 / 3, rtol=1e-6)
