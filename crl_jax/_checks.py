@@ -29,6 +29,14 @@ def check_shape(name: str, array: Any, expected: tuple[int, ...]) -> None:
         raise ValueError(f"`{name}` must have shape {tuple(expected)}, got {np.shape(array)}.")
 
 
+def check_negatives(neg: Any) -> None:
+    """Raises ``ValueError`` if the last axis, that of the negatives of an anchor, is empty."""
+    if is_static(neg.shape[-1]) and not neg.shape[-1]:
+        raise ValueError(
+            f"`neg` must have at least one negative per anchor, got shape {neg.shape}."
+        )
+
+
 def check_range(
     name: str,
     value: Any,

@@ -141,6 +141,8 @@ def check_arguments(function: F) -> F:
         dtype = float_dtype(*floats) if floats else (jnp.dtype(jnp.float32) if arrays else None)
         for name, allowed in ranges.items():
             if name in kwargs:
+                if kwargs[name] is None and parameters[name].default is not None:
+                    raise ValueError(f"`{name}` must be a number or an array of numbers, got None.")
                 allowed.check(name, kwargs[name], dtype)
         for name, words in choices.items():
             if name in kwargs:

@@ -133,7 +133,8 @@ def table(found: list[Comparison], metric: str, own: float) -> Table:
 
 
 TRAINING_ADVICE = (
-    "Try --tune 5, which searches hyper-parameters, or --loss auto, which also chooses the loss."
+    "Try --tune 5, which searches hyper-parameters, or no flags of the training, which chooses "
+    "among losses, EASE and iALS."
 )
 
 

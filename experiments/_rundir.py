@@ -52,16 +52,25 @@ def create(folder: Path, config: Any, command: str) -> None:
     write_json(folder / CONFIG, {**to_json(config), "environment": environment})
 
 
+def check_out(folder: Path) -> None:
+    """Raises ``ValueError`` if a file is where the output folder or a parent of it should be."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"--out {folder}: {place} is a file; name a directory.")
+
+
 @contextlib.contextmanager
 def claim(folder: Path, advice: str) -> Iterator[None]:
     """Creates the folder of a new run and locks it, see :func:`occupy`.
 
     Raises:
-      ValueError: If it contains a run, with ``advice``, or is not a directory.
+      ValueError: If it contains a run, with ``advice``, or cannot be created.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder} is a file; name a directory.")
-    folder.mkdir(parents=True, exist_ok=True)
+    check_out(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {folder} cannot be created: {error.strerror}.") from None
     with occupy(folder):
         if (folder / CONFIG).exists():
             raise ValueError(f"--out {folder} holds a run already{advice}")

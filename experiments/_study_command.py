@@ -84,6 +84,7 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
     size = config.training.batch_size
     check_devices(config.output.device, config.output.mesh, 0 if size == "auto" else size)
     advice = f": go on with it by --resume {folder}, or name another directory."
+    rundir.check_out(folder)
     if first and not resumed and folder.exists():
         with rundir.claim(folder, advice):  # released at once: checks it before the data are read
             pass

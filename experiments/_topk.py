@@ -16,6 +16,7 @@ from crl_jax import data, metrics, models
 
 from ._program import program
 from ._ranges import option_group
+from ._rundir import check_out
 from ._saved import Learned, load_model, scored
 from ._screen import output, plain
 
@@ -64,6 +65,8 @@ def main(arguments: list[str]) -> None:
         raise ValueError("--all needs --out FILE.parquet or FILE.csv.")
     if options.out is not None and options.out.suffix not in (".parquet", ".csv"):
         raise ValueError(f"--out must end in .parquet or .csv, got {options.out}.")
+    if options.out is not None:
+        check_out(options.out.parent)
     if options.k < 1:
         raise ValueError(f"--k must be at least 1, got {options.k}.")
     if options.approximate is not None and not 0 < options.approximate <= 1:

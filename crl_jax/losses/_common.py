@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import check_shape, is_static
+from .._checks import check_negatives, check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import per_anchor
 from .._reduce import ReduceFn, any_kept
@@ -54,6 +54,7 @@ def prepare(
             "`neg` must have one axis more than `pos`, that of the negatives of an anchor, got "
             f"the shapes {neg.shape} and {pos.shape}."
         )
+    check_negatives(neg)
     columns = (pos.shape[-1] or 1,) if with_extra or many_positives else ()
     check_shape("pos", pos, (*batch, *columns))
     check_shape("where_pos", where_pos, pos.shape)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
-from .._checks import check_shape
+from .._checks import check_negatives, check_shape
 from .._floats import at_least_float32
 from .._gaussian import gaussian_exponents
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
@@ -305,6 +305,7 @@ def floor_hit_rate(
 
 
 def _logits(neg: Array, temperature: hp.Scalar, where: Array | None) -> Array:
+    check_negatives(neg)
     check_shape("where", where, neg.shape)
     check_shape("temperature", temperature, ())
     (neg,) = at_least_float32(neg)

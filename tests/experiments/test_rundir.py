@@ -149,6 +149,16 @@ def test_where_there_are_no_locks_nothing_is_held(tmp_path, monkeypatch):
         assert not list(tmp_path.iterdir())
 
 
+def test_a_run_directory_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        refused = raises(ValueError, match=f"--out {folder}: {tmp_path / 'file'} is a file")
+        with refused, rundir.claim(folder, ""):
+            pass
+    with raises(ValueError, match="cannot be created"), rundir.claim(Path("/proc/run"), ""):
+        pass
+
+
 def test_a_run_directory_is_claimed_by_one(tmp_path):
     folder = tmp_path / "run"
     with rundir.claim(folder, ""):

@@ -272,3 +272,17 @@ def test_ranks_are_those_of_scores_before_the_temperature():
     got = losses.bayesian_log_sum(jnp.asarray(scores)[None], **hyper, temperature=3.0)
     omega = np.asarray(weights.bayesian_weights(jnp.arange(8.0), **hyper), np.float64)
     same(got[0], np.log(omega.sum()) + 1.5 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bpr", "bce", "info_nce", "lambda_loss_at_k", "biased_log_sum"])
+def test_an_empty_axis_of_negatives_is_refused(name):
+    scores = {"neg": jnp.ones((4, 0))} | ({} if name.endswith("sum") else {"pos": jnp.ones(4)})
+    with raises(ValueError, match=r"`neg` must have at least one negative per anchor, got .*4, 0"):
+        getattr(losses, name)(**scores)
+
+
+def test_a_hyper_parameter_of_none_is_refused(pos, neg):
+    with raises(
+        ValueError, match="`temperature` must be a number or an array of numbers, got None"
+    ):
+        losses.info_nce(pos, neg, temperature=None)  # type: ignore[arg-type]

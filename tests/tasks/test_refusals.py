@@ -74,6 +74,11 @@ REFUSED = {
         {"train": Split(split().train, split().valid, None)},
         "`train` must be Interactions, such as the `train` of a split, got Split",
     ),
+    "no seed": ({"seeds": []}, "`seeds` must have at least one value, got none"),
+    "no value of a sweep": (
+        {"sweep": {"optimizer.learning_rate": []}},
+        "`learning_rate` must have at least one value, got none",
+    ),
     "a name of a loss": ({"loss": "bpr"}, "`loss` must be a function of scores.*got 'bpr'"),
     "a mean": (
         {"loss": mean_alone},
