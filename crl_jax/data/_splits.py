@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from .._checks import check_range
+from .._checks import check_count, check_range
 from . import _ids
 from ._errors import warn_if
 from ._interactions import Interactions, Split, check_same_vocabularies
@@ -44,7 +44,7 @@ def split_by_ratio(
     Raises:
       ValueError: If ``test`` leaves its range or one part would be empty.
     """
-    rng = np.random.default_rng((_TEST, seed))
+    rng = _generator(_TEST, seed)
     if per_user:
         check_range("test", test, 0, 1, low_open=True, high_open=True)
         return _split_at(data, lambda x: _sample_per_user(x, test, rng))
@@ -81,7 +81,7 @@ def split_top_rated(
     n_top = int(np.sum(data.ratings == top))
     if n_top < 2:
         raise ValueError(f"`top_rating` must occur at least twice, got {n_top} of {top}.")
-    rng = np.random.default_rng((_TEST, seed))
+    rng = _generator(_TEST, seed)
     return _split_at(
         data, lambda x: np.flatnonzero(x.ratings == top)[_sample(n_top, n_top // 2, rng)]
     )
@@ -164,7 +164,7 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> S
       ValueError: If ``k`` < 1, if ``seed`` is None and there are no timestamps, or if no
         user has more than k interactions.
     """
-    rng = None if seed is None else np.random.default_rng((_TEST, seed))
+    rng = None if seed is None else _generator(_TEST, seed)
     return _split_at(data, lambda x: _last_k(x, "k", k, rng))
 
 
@@ -202,7 +202,7 @@ def with_validation(
     split = split_or_data if isinstance(split_or_data, Split) else Split(split_or_data)
     if split.valid is not None:
         raise ValueError("`split_or_data` must not have a validation part already.")
-    data, rng = split.train, np.random.default_rng((_VALID, seed))
+    data, rng = split.train, _generator(_VALID, seed)
     if how == "leave_k_out":
         sampler = None if data.timestamps is not None else rng
         cut = _split_at(data, lambda x: _last_k(x, "valid", valid, sampler))
@@ -308,7 +308,7 @@ def hold_out_items(data: Interactions, *, fraction: float = 0.2, seed: int = 0) 
     if not 0 < size < len(used):
         raise ValueError(f"`fraction` = {fraction} of {len(used)} items leaves one part empty.")
     cold = np.zeros(data.n_items, bool)
-    cold[used[_sample(len(used), size, np.random.default_rng((_COLD, seed)))]] = True
+    cold[used[_sample(len(used), size, _generator(_COLD, seed))]] = True
     train, test = _with_items(data, ~cold), _with_items(data, cold)
     emptied = int(np.sum((data.degrees > 0) & (train.degrees == 0)))
     warn_if(emptied, "{n} users have no interaction left in training")
@@ -342,6 +342,11 @@ def _sample_per_user(
         raise ValueError(f"`test` = {fraction} selects no interaction of any user.")
     order = np.lexsort((rng.random(len(data)), data.users))  # users keep their CSR segments
     return order[np.arange(len(data)) - data.indptr[data.users] < counts[data.users]]
+
+
+def _generator(stream: int, seed: int) -> np.random.Generator:
+    check_count("seed", seed, 0)
+    return np.random.default_rng((stream, seed))
 
 
 def _sample_except_one_per_user(

@@ -147,7 +147,7 @@ def tiled_catalogue_loss(
     Args:
       x: Anchors, such as users or positions of sequences, shape ``[B, D]``.
       items: Vectors of all items, shape ``[n_items, D]``.
-      targets: Item of each anchor, in ``[0, n_items)``, shape ``[B]``.
+      targets: Item of each anchor, in ``[0, n_items)``, shape ``[B]``; others make the loss NaN.
       where: Mask of valid anchors, shape ``[B]``.
       weights: Per-anchor loss weights, shape ``[B]``.
       **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[B]``.

@@ -297,8 +297,8 @@ def _list_metrics(
 
 def _cutoffs(ks: Sequence[int] | int) -> tuple[int, ...]:
     ks = (int(ks),) if isinstance(ks, int | np.integer) else tuple(ks)
-    if not ks or min(ks) < 1:
-        raise ValueError(f"`ks` must hold one or more positive cutoffs, got {ks}.")
+    if not ks or min(ks) < 1 or any(k != int(k) for k in ks):
+        raise ValueError(f"`ks` must hold one or more positive whole cutoffs, got {ks}.")
     return ks
 
 

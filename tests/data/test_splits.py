@@ -281,6 +281,8 @@ REFUSED = [  # split and error
           (lambda data, x: split_by_ratio(data, test=x, per_user=True), "test"),
           (lambda data, x: with_validation(data, valid=x), "valid"),
       ]),
+    *((lambda split=split: split(dense_data(), seed=-1), "`seed` must be at least 0, got -1")
+      for split in (split_by_ratio, split_top_rated, with_validation)),
     (lambda: split_by_ratio(TWO, test=0.1), "leaves one part empty"),
     (lambda: split_by_time(TWO, test=0.1), "leaves one part empty"),
     (lambda: split_by_time(UNTIMED), "timestamps"),
