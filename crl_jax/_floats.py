@@ -30,6 +30,17 @@ def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
     return tuple(None if x is None else jnp.asarray(x).astype(dtype) for x in arrays)
 
 
+def whole_product(share: Any, count: Any) -> Any:
+    """Largest whole number up to ``share * count``, and k for a share k / n that was rounded down.
+
+    Args:
+      share: Shares of a floating type.
+      count: Integers.
+    """
+    product = share * count.astype(share.dtype)
+    return jnp.floor(product * (1 + 2 * float(jnp.finfo(share.dtype).eps))).astype(count.dtype)
+
+
 def cast_floats(tree: Any, dtype: Any) -> Any:
     """Casts the floating-point arrays of a tree to ``dtype``; scalars keep their dtype."""
 

@@ -253,6 +253,8 @@ def broadcast_run_params(run_params: Mapping[str, Any]) -> dict[str, np.ndarray]
             raise ValueError(
                 f"`{argument}` must be a number or an array of numbers, got {value!r}."
             )
+        if not array.size:
+            raise ValueError(f"`{argument}` must have at least one value, got none.")
         if ends:
             if np.any(array != np.floor(array)):
                 raise ValueError(f"`{argument}` must be a whole number, got {value}.")
@@ -261,10 +263,6 @@ def broadcast_run_params(run_params: Mapping[str, Any]) -> dict[str, np.ndarray]
     shapes = {path: a.shape for path, a in arrays.items() if a.ndim}
     if len(set(shapes.values())) > 1 or any(len(shape) > 1 for shape in shapes.values()):
         raise ValueError(f"Arrays over runs must all have one length, got the shapes {shapes}.")
-    for path, own in shapes.items():
-        if own == (0,):
-            argument = _INTEGERS.get(path, (path.rpartition(".")[2],))[0]
-            raise ValueError(f"`{argument}` must have at least one value, got none.")
     shape = next(iter(shapes.values()), (1,))
     return {path: np.broadcast_to(a, shape).copy() for path, a in arrays.items()}
 

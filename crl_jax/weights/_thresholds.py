@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._checks import check_shape
-from .._floats import at_least_float32
+from .._floats import at_least_float32, whole_product
 from .._hyperparams import Range, check_arguments, per_anchor
 from .._reduce import count_kept
 
@@ -85,9 +85,7 @@ def update_threshold(
 def _upper_quantile(neg: Array, share: Array, count: Array, where: Array | None) -> Array:
     """The score of each row that ``floor(share * count)`` others exceed, without ties."""
     ordered = jnp.sort(neg if where is None else jnp.where(where, neg, -jnp.inf), axis=-1)
-    # A share k/N that is rounded down must not count k - 1.
-    share = share * (1 + 4 * float(jnp.finfo(neg.dtype).eps))
-    exceeding = jnp.floor(share * count.astype(neg.dtype)).astype(jnp.int32)
-    place = neg.shape[-1] - 1 - jnp.minimum(exceeding, count - 1)
+    exceeding = jnp.minimum(whole_product(share, count), count - 1)
+    place = neg.shape[-1] - 1 - exceeding
     place = jnp.broadcast_to(place, neg.shape[:-1])[..., None]
     return jnp.take_along_axis(ordered, place, axis=-1)[..., 0]

@@ -244,7 +244,7 @@ def test_validation_by_ratio_leaves_every_user_something():
 
 
 def test_validation_by_ratio_samples_users_alike():
-    """All users give the same share of their interactions, one of which is reserved."""
+    """The sampling rate does not depend on the number of interactions, beyond the reserved one."""
     degrees = np.repeat([2, 3, 10, 100], [150, 100, 30, 5])
     items = np.concatenate([np.arange(n) for n in degrees])
     data = Interactions.from_arrays(np.repeat(np.arange(len(degrees)), degrees), items)

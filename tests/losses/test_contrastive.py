@@ -249,7 +249,7 @@ def test_weights_are_constant_in_the_gradient(pos, neg):
     terms = gaussian * np.exp(s / t)
     share = terms / (np.exp(p / t)[:, None] + terms.sum(1, keepdims=True))
     adjusted = partial(losses.adjusted_contrastive, mu=0.3, sigma=0.4, temperature=t)
-    _, (d_pos, d_neg) = jax.jit(jax.value_and_grad(adjusted, (0, 1)))(pos, neg)
+    d_pos, d_neg = jax.jit(jax.grad(adjusted, (0, 1)))(pos, neg)
     same(d_neg, share / t / len(p), rtol=1e-4)
     same(d_pos, -share.sum(1) / t / len(p), rtol=1e-4)
 
