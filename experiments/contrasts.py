@@ -11,7 +11,7 @@ from typing import Any
 from crl_jax import data, losses, models, tasks
 
 from ._options import ContrastOptions
-from ._ranges import COUNT, POSITIVE, Range
+from ._ranges import COUNT, MOST, POSITIVE, Range
 from ._registry import Entry, Hyperparam, Registry, count, declared, settle, words
 
 _WEIGHT = declared(tasks.ContrastiveAuxiliaryLoss, "weight")["weight"]
@@ -133,6 +133,21 @@ def _lightgcl(
     return encoder, tasks.SpectralContrast.from_interactions(log, rank, **settings)
 
 
+def _ncl(
+    log: data.Interactions,
+    encoder: models.LightGCN,
+    settings: dict[str, Any],
+    *,
+    contrast_layer: int,
+    contrast_warm_up: int,
+    **of_prototypes: Any,
+) -> Made:
+    del log
+    return encoder, tasks.NeighborContrast(
+        layer=contrast_layer, warm_up=contrast_warm_up, **of_prototypes, **settings
+    )
+
+
 CONTRASTS: Mapping[str, ContrastEntry] = {
     "none": ContrastEntry(help="no such term", make=None),
     "sgl": ContrastEntry(
@@ -171,6 +186,25 @@ CONTRASTS: Mapping[str, ContrastEntry] = {
         hyperparams={"rank": count(5, "Number of singular vectors", COUNT)},
         make=_lightgcl,
         weight=0.2,
+    ),
+    "ncl": ContrastEntry(
+        help="an even layer, and the input embeddings; also contrasts these with centroids",
+        hyperparams={
+            **declared(
+                tasks.NeighborContrast,
+                "layer",
+                "prototype_weight",
+                "clusters",
+                flags={"layer": "contrast_layer"},
+                sweeps=False,
+            ),
+            "contrast_warm_up": count(
+                20, "Number of epochs before the first clustering", Range(0, MOST)
+            ),
+        },
+        make=_ncl,
+        weight=0.004,
+        temperature=0.05,
     ),
 }
 

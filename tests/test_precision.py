@@ -13,7 +13,7 @@ from _helpers.products import default_products, with_tpu_products
 from _helpers.ranking import split
 
 from crl_jax import augment, losses, metrics, models, samplers, tasks, train
-from crl_jax.tasks._pcl import spherical_kmeans
+from crl_jax.tasks._kmeans import spherical_kmeans
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 

@@ -28,6 +28,7 @@ from ._global import ExampleState as ExampleState
 from ._global import GloFND as GloFND
 from ._global import SogCLIP as SogCLIP
 from ._global import SogCLR as SogCLR
+from ._kmeans import Clustering as Clustering
 from ._memory_bank import MemoryBank as MemoryBank
 from ._memory_bank import MemoryBankState as MemoryBankState
 from ._momentum import BYOL as BYOL
@@ -36,11 +37,12 @@ from ._momentum import MoCo as MoCo
 from ._momentum import MoCoState as MoCoState
 from ._multiview import MultiView as MultiView
 from ._multiview import MultiViewBatch as MultiViewBatch
+from ._neighbor_contrast import NeighborContrast as NeighborContrast
+from ._neighbor_contrast import NeighborState as NeighborState
 from ._next_item import NextItem as NextItem
 from ._next_item import NextItemNegatives as NextItemNegatives
 from ._next_item import SequenceBatch as SequenceBatch
 from ._pcl import PCL as PCL
-from ._pcl import Clustering as Clustering
 from ._pcl import PCLState as PCLState
 from ._ranking import HyperparamEstimator as HyperparamEstimator
 from ._ranking import HyperparamSchedule as HyperparamSchedule

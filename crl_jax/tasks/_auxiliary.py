@@ -24,7 +24,7 @@ class AuxiliaryLoss(ABC):
     """Base class of terms added to the loss of a ranking, see :class:`RankingOptions`.
 
     Subclasses are frozen dataclasses, registered as pytrees, that define :meth:`encode` and
-    :meth:`loss`.
+    :meth:`loss`; and :meth:`init` and :meth:`start_epoch`, if they have a state.
 
     Attributes:
       weight: Weight of the term, at least 0.
@@ -46,8 +46,26 @@ class AuxiliaryLoss(ABC):
         users: Int[Array, "batch"],
         items: Int[Array, "batch"],
         where: Bool[Array, "batch"],
+        state: Any = (),
     ) -> Float[Array, ""]:
         """Returns the weighted term of a batch; ``where`` masks padding."""
+
+    def init(self, encoder: Encoder, params: Any) -> Any:
+        """Returns the initial state, a pytree of arrays; by default an empty one."""
+        del encoder, params
+        return ()
+
+    def start_epoch(
+        self,
+        key: Key[Array, ""],
+        encoder: Encoder,
+        params: Any,
+        state: Any,
+        epoch: Int[Array, ""],
+    ) -> Any:
+        """Returns the state of the epoch, which :meth:`loss` receives; by default the previous."""
+        del key, encoder, params, epoch
+        return state
 
     def check(self, encoder: Encoder) -> None:
         """Raises ``ValueError`` unless the encoder is supported; called before training."""
@@ -114,8 +132,10 @@ class Uniformity(AuxiliaryLoss):
         users: Int[Array, "batch"],
         items: Int[Array, "batch"],
         where: Bool[Array, "batch"],
+        state: Any = (),
     ) -> Float[Array, ""]:
         """See :meth:`AuxiliaryLoss.loss`."""
+        del state
         users_term, items_term = (
             uniformity(normalize(table[ids]), scale=self.scale, where=where)
             for table, ids in zip(views, (users, items))
@@ -154,8 +174,10 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
         users: Int[Array, "batch"],
         items: Int[Array, "batch"],
         where: Bool[Array, "batch"],
+        state: Any = (),
     ) -> Float[Array, ""]:
         """See :meth:`AuxiliaryLoss.loss`."""
+        del state
         total = sum(self._side(*side, where) for side in zip(*views, (users, items)))
         return jnp.asarray(self.weight, jnp.float32) * total
 
@@ -173,15 +195,19 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
         ids: Int[Array, "batch"],
         where: Bool[Array, "batch"],
     ) -> Float[Array, ""]:
-        z, z_other = normalize(first[ids]), normalize(second[ids])
-        same = ids[:, None] == ids[None, :]
-        repeated = jnp.any(jnp.tril(same, -1) & where[None, :], axis=1)
-        unique = where & ~repeated
+        z, z_other, unique = normalize(first[ids]), normalize(second[ids]), distinct(ids, where)
+        others = unique[:, None] & unique[None, :] & (ids[:, None] != ids[None, :])
         losses = self.loss_fn(
-            jnp.sum(z * z_other, axis=-1), z @ z_other.T,
-            where=unique[:, None] & unique[None, :] & ~same, reduce_fn=None, **self.hyperparams,
+            jnp.sum(z * z_other, axis=-1), z @ z_other.T, where=others, reduce_fn=None,
+            **self.hyperparams,
         )  # fmt: skip
         return masked_mean(losses, where=unique).astype(jnp.float32)
+
+
+def distinct(ids: Int[Array, "batch"], where: Bool[Array, "batch"]) -> Bool[Array, "batch"]:
+    """Marks the first of equal ids among those that ``where`` marks."""
+    same = ids[:, None] == ids[None, :]
+    return where & ~jnp.any(jnp.tril(same, -1) & where[None, :], axis=1)
 
 
 @pytree_dataclass
@@ -243,14 +269,13 @@ class LayerContrast(ContrastiveAuxiliaryLoss):
     def check(self, encoder: Encoder) -> None:
         """Raises ``ValueError`` unless the encoder has the layer."""
         super().check(encoder)
-        n_layers = len(_as_light_gcn(encoder).layer_weights) - 1
-        if self.layer > n_layers:
-            raise ValueError(f"`layer` must be at most {n_layers}, got {self.layer}.")
+        check_layer(self.layer, as_light_gcn(encoder))
 
     def encode(self, encoder: Encoder, params: Any, key: Key[Array, ""]) -> _Views:
         """Returns the final embeddings, and those of the layer from the same propagation."""
-        encoder, one_layer = _as_light_gcn(encoder), (*(0.0,) * self.layer, 1.0)
-        final, layer = encoder.mixes(params, key, (encoder.layer_weights, one_layer))
+        encoder = as_light_gcn(encoder)
+        weights = encoder.layer_weights, one_layer(self.layer)
+        final, layer = encoder.mixes(params, key, weights)
         return final, (final, layer)
 
 
@@ -307,11 +332,11 @@ class SpectralContrast(ContrastiveAuxiliaryLoss):
     def check(self, encoder: Encoder) -> None:
         """Raises ``ValueError`` unless the encoder is a LightGCN of the same users and items."""
         super().check(encoder)
-        _check_sizes("auxiliary_loss", (len(self.users), len(self.items)), _as_light_gcn(encoder))
+        _check_sizes("auxiliary_loss", (len(self.users), len(self.items)), as_light_gcn(encoder))
 
     def encode(self, encoder: Encoder, params: Any, key: Key[Array, ""]) -> _Views:
         """Returns the final embeddings, and the view from the same layers."""
-        encoder = _as_light_gcn(encoder)
+        encoder = as_light_gcn(encoder)
         weights = encoder.layer_weights
         final, inner = encoder.mixes(params, key, (weights, weights[1:]))
         users = self.users @ (self.items.T @ inner.items)
@@ -321,12 +346,25 @@ class SpectralContrast(ContrastiveAuxiliaryLoss):
         return final, (view, final)
 
 
-def _as_light_gcn(encoder: Encoder) -> LightGCN:
+def as_light_gcn(encoder: Encoder) -> LightGCN:
+    """Returns the encoder; raises ``ValueError`` if it is of another class."""
     if not isinstance(encoder, LightGCN):
         raise ValueError(
             f"`encoder` must be a LightGCN for this auxiliary loss, got {type(encoder).__name__}."
         )
     return encoder
+
+
+def check_layer(layer: int, encoder: LightGCN) -> None:
+    """Raises ``ValueError`` unless the encoder has the layer."""
+    n_layers = len(encoder.layer_weights) - 1
+    if layer > n_layers:
+        raise ValueError(f"`layer` must be at most {n_layers}, got {layer}.")
+
+
+def one_layer(layer: int) -> tuple[float, ...]:
+    """Returns the weights of the layers of which only one is not 0."""
+    return *(0.0,) * layer, 1.0
 
 
 def _check_sizes(name: str, sizes: tuple[int, int], encoder: Encoder) -> None:

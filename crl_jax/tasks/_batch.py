@@ -97,10 +97,17 @@ class RankingBatch(NamedTuple):
 
 
 class RankingState(NamedTuple):
-    """Training state besides the parameters: of the sampler, and the weight of each loss."""
+    """Training state besides the parameters.
+
+    Attributes:
+      sampler: State of the sampler.
+      confidence: Weight of the loss of each interaction, or None for 1.
+      auxiliary: State of the auxiliary loss.
+    """
 
     sampler: Any
     confidence: Float[Array, "n"] | None
+    auxiliary: Any = ()
 
 
 def has_unseen(train: Interactions) -> Bool[np.ndarray, "n"]:

@@ -185,8 +185,11 @@ class Ranking(RowTask):
                 f"and {items} items with one width, got {got or type(tables).__name__}."
             )
         sampler_state = self.sampler.init(stream(key, "model_state"), self.positives, tables)
-        ones = jnp.ones(self.seen.users.shape, jnp.float32)
-        return params, RankingState(sampler_state, None if self.confidence is None else ones)
+        confidence = None
+        if self.confidence is not None:
+            confidence = jnp.ones(self.seen.users.shape, jnp.float32)
+        auxiliary = () if (term := self.auxiliary_loss) is None else term.init(self.encoder, params)
+        return params, RankingState(sampler_state, confidence, auxiliary)
 
     def table_paths(self) -> tuple[str, ...]:
         """Returns the paths of the encoder's embedding tables."""
@@ -199,22 +202,31 @@ class Ranking(RowTask):
     def start_epoch(
         self, key: Key[Array, ""], params: Any, model_state: RankingState, epoch: Int[Array, ""]
     ) -> RankingState:
-        """Updates the sampler and, every ``confidence.every`` epochs, the confidence."""
+        """Updates sampler, auxiliary loss and, every ``confidence.every`` epochs, confidence."""
         tables = self.encoder.encode(params)
-        sampler_key, confidence_key = jax.random.fold_in(key, 2), jax.random.fold_in(key, 3)
-        sampler_state = self.sampler.start_epoch(
-            sampler_key, self.positives, tables, model_state.sampler
+        sampler_key, confidence_key, auxiliary_key = (
+            jax.random.fold_in(key, purpose) for purpose in (2, 3, 4)
         )
+        model_state = model_state._replace(
+            sampler=self.sampler.start_epoch(
+                sampler_key, self.positives, tables, model_state.sampler
+            )
+        )
+        if self.auxiliary_loss is not None:
+            auxiliary = self.auxiliary_loss.start_epoch(
+                auxiliary_key, self.encoder, params, model_state.auxiliary, epoch
+            )
+            model_state = model_state._replace(auxiliary=auxiliary)
         em, previous = self.confidence, model_state.confidence
         if em is None or previous is None:
-            return RankingState(sampler_state, previous)
+            return model_state
         estimate = partial(em.estimate, confidence_key, self.encoder, tables, *self.seen)
         confidence = jax.lax.cond(
             epoch % jnp.asarray(em.every) == 0,
             lambda: estimate().astype(previous.dtype),
             lambda: previous,
         )
-        return RankingState(sampler_state, confidence)
+        return model_state._replace(confidence=confidence)
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> RankingBatch:
         """Samples extra positives, groups and proposals of negatives for the anchors."""
@@ -307,8 +319,9 @@ class Ranking(RowTask):
             total = total + self.l2 * self._half_squares(rows, at, model_state, batch, ctx)
         if self.auxiliary_loss is not None:
             term = self.auxiliary_loss.loss(
-                views, jnp.asarray(at.users), jnp.asarray(at.items[:, 0]), ctx.where
-            )
+                views, jnp.asarray(at.users), jnp.asarray(at.items[:, 0]), ctx.where,
+                model_state.auxiliary,
+            )  # fmt: skip
             total, metrics = total + term, {**metrics, "auxiliary_loss": term}
         return total, (model_state, metrics)
 

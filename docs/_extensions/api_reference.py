@@ -88,9 +88,9 @@ GROUPS: dict[str, dict[str, str]] = {
     "crl_jax.tasks": {
         "Recommendation": "_fit_ranking _tune _ranking _batch _debias",
         "Sequential recommendation": "_next_item",
-        "Auxiliary losses": "_auxiliary",
+        "Auxiliary losses": "_auxiliary _neighbor_contrast",
         "Noisy interactions": "_confidence",
-        "Two views": "_views _simclr _multiview _global _momentum _pcl _memory_bank",
+        "Two views": "_views _simclr _multiview _global _momentum _pcl _kmeans _memory_bank",
         "Two modalities": "_clip",
         "Triplets and classification": "_triplets _classification",
         "Custom tasks on scores": "_score_task",

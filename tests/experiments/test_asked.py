@@ -311,6 +311,16 @@ CONTRASTS_MADE = {
             tasks.SpectralContrast.from_interactions(log, 3, **of_loss(0.4, 0.3))
         ),
     ),
+    "ncl": (
+        ["--clusters", "7", "--prototype-weight", "0.3", "--contrast-warm-up", "2",
+         "--contrast-layer", "1"],
+        lambda log: (
+            models.LightGCN.from_interactions(log, 6, 2),
+            tasks.NeighborContrast(
+                clusters=7, prototype_weight=0.3, warm_up=2, layer=1, **of_loss(0.004, 0.05)
+            ),
+        ),
+    ),
 }  # fmt: skip
 
 

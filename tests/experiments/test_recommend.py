@@ -400,6 +400,8 @@ def test_a_contrast_is_traced_and_made_once_for_each_part(name, ratings, tmp_pat
     monkeypatch.setattr(InteractionGraph, "from_interactions", counting)
     monkeypatch.setattr(tasks, "fit_ranking", trace)
     flags = ["--encoder", "lightgcn", "--contrast", name, "--edge-dropout", "0.1"]
+    if name == "ncl":
+        flags += ["--clusters", "5"]  # its default is for more than these users
     config, problem = prepare(Recommend(), ["--data", str(ratings), *flags])
     n_graphs, seed = len(made), {"seeds": np.zeros(1)}
     for phase in ("search", "final"):

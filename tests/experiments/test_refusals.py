@@ -115,6 +115,10 @@ WRONG = {
         [*LIGHTGCN, "--contrast", "xsimgcl", "--contrast-layer", "4"],
         "--contrast-layer must be at most 3, got 4",
     ),
+    "too many clusters": (
+        [*LIGHTGCN, "--contrast", "ncl", "--clusters", "501"],
+        "--clusters must be at most the number of",
+    ),
     "too many vectors": (
         [*LIGHTGCN, "--contrast", "lightgcl", "--rank", "50"],
         "--rank must be less than 50, got 50",

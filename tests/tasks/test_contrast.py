@@ -16,7 +16,15 @@ from _helpers.views import ctx
 from crl_jax import losses, tasks, train
 from crl_jax._reduce import masked_mean
 from crl_jax.models import LightGCN, MatrixFactorization, Tables
-from crl_jax.tasks import GraphContrast, LayerContrast, SpectralContrast, Uniformity
+from crl_jax.tasks import (
+    Clustering,
+    GraphContrast,
+    LayerContrast,
+    NeighborContrast,
+    NeighborState,
+    SpectralContrast,
+    Uniformity,
+)
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "narrow_blocks")
 USERS = jnp.array([3, 1, 3, 0, 2, 1])
@@ -87,11 +95,15 @@ def lightgcl(log):
     return LightGCN.from_interactions(log, 8, 2), SpectralContrast.from_interactions(log, rank=3)
 
 
+def ncl(log):
+    return LightGCN.from_interactions(log, 8, 2), NeighborContrast(prototype_weight=0.0, clusters=5)
+
+
 def directau(log):
     return LightGCN.from_interactions(log, 8, 1, similarity="cosine"), Uniformity()
 
 
-@pytest.mark.parametrize("method", [sgl, xsimgcl, lightgcl, directau])
+@pytest.mark.parametrize("method", [sgl, xsimgcl, lightgcl, ncl, directau])
 def test_methods_of_the_field_add_their_term_to_the_loss(method):
     """The term is linear in its weight, whose value does not recompile; so are its gradients."""
     encoder, auxiliary_loss = method(split().train)
@@ -156,6 +168,112 @@ def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
     assert np.abs(want - stacked(whole)).max() > 1e-3  # what the other vectors are missing
 
 
+def test_structural_neighbours_are_those_of_an_even_layer():
+    taken = np.random.default_rng(0).random((12, 9)) < 0.4
+    encoder = LightGCN.from_interactions(interactions(taken), 4, 3)
+    params = in_one(encoder.init, jax.random.key(0))
+    term = NeighborContrast(clusters=3)
+    whole, (neighbours, own) = in_one(term.encode, encoder, params, jax.random.key(1))
+    graph = normalised(taken)
+    inputs = stacked((params["users"], params["items"]))
+    np.testing.assert_allclose(stacked(own), inputs, rtol=1e-6)
+    np.testing.assert_allclose(stacked(neighbours), graph @ (graph @ inputs), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        stacked(whole), stacked(in_one(encoder.encode, params)), rtol=1e-5, atol=1e-7
+    )
+
+
+def np_prototypes(table, centroids, assignment, ids, real, t):
+    """InfoNCE with the centroid of the cluster, averaged over the distinct real ids."""
+    unit = np.asarray(table, np.float64)
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    found = []
+    for i in set(np.asarray(ids)[np.asarray(real)].tolist()):
+        scores = np.exp(np.asarray(centroids, np.float64) @ unit[i] / t)
+        found.append(-np.log(scores[assignment[i]] / scores.sum()))
+    return np.mean(found)
+
+
+def test_prototypes_are_the_centroids_of_the_input_embeddings():
+    rng = np.random.default_rng(2)
+
+    def clusters(n):
+        centroids = rng.normal(size=(3, 4))
+        centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
+        return Clustering(
+            jnp.asarray(rng.integers(0, 3, n), jnp.int32), jnp.asarray(centroids, jnp.float32),
+            jnp.ones(3, jnp.float32),
+        )  # fmt: skip
+
+    neighbours, own = tables(0), tables(1)
+    state = NeighborState(clusters(5), clusters(6), jnp.float32(1))
+    term = NeighborContrast(
+        0.3, {"temperature": 0.4}, prototype_weight=jnp.float32(0.7), clusters=3
+    )
+    loss = jax.jit(NeighborContrast.loss)
+    got = loss(term, (neighbours, own), USERS, ITEMS, REAL, state)
+    structure, prototypes = (
+        sum(of_side(side) for side in (0, 1))
+        for of_side in (
+            lambda i: np_info_nce(neighbours[i], own[i], (USERS, ITEMS)[i], REAL, 0.4),
+            lambda i: np_prototypes(
+                own[i], state[i].centroids, state[i].assignment, (USERS, ITEMS)[i], REAL, 0.4
+            ),
+        )
+    )
+    np.testing.assert_allclose(got, 0.3 * structure + 0.7 * prototypes, rtol=1e-5)
+    warming_up = state._replace(warmed_up=jnp.float32(0))
+    got = loss(term, (neighbours, own), USERS, ITEMS, REAL, warming_up)
+    np.testing.assert_allclose(got, 0.3 * structure, rtol=1e-5)
+    others = jnp.where(REAL, USERS, 4), jnp.where(REAL, ITEMS, 1)  # padding is never read
+    first, second = (
+        loss(term, (neighbours, own), *ids, REAL, state) for ids in ((USERS, ITEMS), others)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+def test_clusterings_start_after_the_warm_up():
+    """Each epoch clusters the users, and the items, by their input embeddings."""
+    log = split().train
+    encoder = LightGCN.from_interactions(log, 8, 2)
+    term = NeighborContrast(clusters=5, warm_up=2)
+    task = tasks.Ranking.from_interactions(
+        log, encoder=encoder, loss=losses.bpr, auxiliary_loss=term
+    )
+    params, model_state = in_one(task.init, jax.random.key(0))
+    start = jax.jit(tasks.Ranking.start_epoch)
+    before = start(task, jax.random.key(1), params, model_state, jnp.int32(1))
+    for old, new in zip(*map(jax.tree.leaves, (model_state, before)), strict=True):
+        np.testing.assert_array_equal(old, new)
+    users, items, warmed_up = start(
+        task, jax.random.key(1), params, model_state, jnp.int32(2)
+    ).auxiliary
+    assert warmed_up == 1
+    for found, name in ((users, "users"), (items, "items")):
+        unit = np.asarray(params[name], np.float64)
+        unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+        scores = unit @ np.asarray(found.centroids, np.float64).T
+        nearest = scores[np.arange(len(unit)), np.asarray(found.assignment)]
+        np.testing.assert_allclose(nearest, scores.max(1), atol=1e-6)
+        assert len(set(np.asarray(found.assignment).tolist())) == 5
+    assert not np.allclose(users.centroids, items.centroids)
+
+
+def test_a_training_with_prototypes_repeats_itself():
+    log = split().train
+    encoder = LightGCN.from_interactions(log, 8, 2)
+
+    def train_with(weight):
+        term = NeighborContrast(prototype_weight=weight, clusters=5, warm_up=1)
+        fitted = fit_ranking(log, encoder=encoder, loss=losses.bpr, auxiliary_loss=term, epochs=3)
+        return [row["auxiliary_loss"][0] for row in fitted.history]
+
+    first, again, without = train_with(0.5), train_with(0.5), train_with(0.0)
+    assert first == again
+    assert first[0] == without[0]  # warm-up
+    assert all(a > b for a, b in zip(first[1:], without[1:], strict=True))
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "layers": (
         {"auxiliary_loss": LayerContrast()},
@@ -167,6 +285,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
             "encoder": LightGCN.from_interactions(split().train, 4, 2),
         },
         "`layer` must be at most 2, got 3",
+    ),
+    "a neighbourhood too deep": (
+        lambda: {
+            "auxiliary_loss": NeighborContrast(clusters=3),
+            "encoder": LightGCN.from_interactions(split().train, 4, 1),
+        },
+        "`layer` must be at most 1, got 2",
+    ),
+    "more clusters than users": (
+        lambda: {
+            "auxiliary_loss": NeighborContrast(clusters=61),
+            "encoder": LightGCN.from_interactions(split().train, 4, 2),
+        },
+        "`clusters` must be at most the number of users, 60, got 61",
     ),
     "a view of others": (
         {"auxiliary_loss": views()},

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crl_jax import losses, train
-from crl_jax.tasks import PCL, MoCo, _pcl
+from crl_jax.tasks import PCL, MoCo, _kmeans
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -22,7 +22,7 @@ PCL = PCL(
     clusters=(4,), warm_up=1, n_iterations=5, block_size=20,
 )  # fmt: skip
 spherical_kmeans = jax.jit(
-    _pcl.spherical_kmeans, static_argnames=("k", "n_iterations", "block_size")
+    _kmeans.spherical_kmeans, static_argnames=("k", "n_iterations", "block_size")
 )  # fmt: skip
 
 
