@@ -187,7 +187,7 @@ def read_split(
             )
             part = part.select(~repeated)
         if not len(part):
-            raise DataError(f"{origin}: expected interactions of its own, got none.")
+            raise DataError(f"{origin}: expected interactions, got none.")
         if result:
             train_part = result["train"]
             new_users = (part.degrees > 0) & (train_part.degrees == 0)

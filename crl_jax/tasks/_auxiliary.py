@@ -347,7 +347,7 @@ class SpectralContrast(ContrastiveAuxiliaryLoss):
 
 
 def as_light_gcn(encoder: Encoder) -> LightGCN:
-    """Returns the encoder; raises ``ValueError`` if it is of another class."""
+    """Returns the encoder; raises ``ValueError`` unless it is a LightGCN."""
     if not isinstance(encoder, LightGCN):
         raise ValueError(
             f"`encoder` must be a LightGCN for this auxiliary loss, got {type(encoder).__name__}."

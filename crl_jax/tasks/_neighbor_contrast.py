@@ -28,7 +28,7 @@ class NeighborState(NamedTuple):
     Attributes:
       users: Clustering of the users.
       items: Clustering of the items.
-      warmed_up: Whether they are of this epoch; 0 or 1.
+      warmed_up: 1 if the epoch started with their computation, otherwise 0.
     """
 
     users: Clustering

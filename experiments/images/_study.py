@@ -87,7 +87,7 @@ class Images(TaskStudy[Config, Problem]):
             raise ValueError(f"--method {name} has no --temperature.")
         if METHODS[name].needs_all and (batches := config.training.batches) != "device":
             raise ValueError(
-                f"--method {name} clusters all images, which must be in device memory: leave out "
+                f"--method {name} clusters all images, which must be in device memory: omit "
                 f"--batches {batches}."
             )
         super().check(config)

@@ -129,7 +129,7 @@ def load_problem(
     )  # fmt: skip
     if split.valid is None:
         raise ValueError(
-            f"--data {source.data} has no part for validation: a file dev.txt beside train.txt "
+            f"--data {source.data} has no part for validation: a file dev.txt next to train.txt "
             "names its images."
         )
     on_stage("cutting the texts")

@@ -274,6 +274,5 @@ def _refuse_groups(config: Any) -> None:
     ):
         if is_given:
             raise ValueError(
-                f"{flag} needs to know which images are equal, and {config.source.data} does not "
-                "tell."
+                f"{flag} requires groups of equal images, and {config.source.data} has none."
             )

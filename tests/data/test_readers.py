@@ -487,7 +487,7 @@ def test_what_training_has_or_has_not_seen_is_counted(parts):
         "removed 1 interactions that are in the valid part, too",
     ]
     assert split.test.item_ids[split.test.items].tolist() == [20]
-    with raises(DataError, match=r"train.csv: expected interactions of its own"):
+    with raises(DataError, match=r"train.csv: expected interactions"):
         warned(read_split, train, train)
 
 

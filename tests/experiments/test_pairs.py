@@ -224,7 +224,7 @@ def test_weights_that_do_not_fit_are_refused(flags, message, weights, capsys):
 def test_flags_that_need_equal_images_are_refused(flags, photographs, capsys):
     data = ["--data", str(photographs), "--batch-size", "16"]
     assert main([*SMALL, *data, *flags]) == 2
-    assert f"{' '.join(flags[-2:])} needs to know which images are equal" in capsys.readouterr().err
+    assert f"{' '.join(flags[-2:])} requires groups of equal images" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
