@@ -106,8 +106,8 @@ def is_canonical_integer(name: str) -> bool:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raises ``ValueError`` unless ``value`` is None or one of the strings ``choices``."""
-    if value is not None and value not in choices:
+    """Raises ``ValueError`` unless ``value`` is one of the strings ``choices``."""
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 

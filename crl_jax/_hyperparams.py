@@ -104,6 +104,22 @@ def is_integer(annotation: Any) -> bool:
     return set(get_args(annotation) or (annotation,)) - {NoneType} == {int}
 
 
+def is_static_argument(function: Callable[..., Any], name: str) -> bool:
+    """Whether an argument is declared as an integer, string or boolean, and thus static."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    parameter = inspect.signature(function).parameters.get(name)
+    if parameter is None:
+        return False
+    kind = parameter.annotation
+    return kind is bool or is_integer(kind) or bool(get_choices(kind))
+
+
+def is_optional(annotation: Any) -> bool:
+    """Whether an annotation is a union with None."""
+    return NoneType in get_args(annotation)
+
+
 def _is_mask(annotation: Any) -> bool:
     """Whether an annotation is ``Bool[Array, ...]``, or a union with it."""
     members = (annotation, *get_args(annotation))
@@ -145,7 +161,7 @@ def check_arguments(function: F) -> F:
                     raise ValueError(f"`{name}` must be a number or an array of numbers, got None.")
                 allowed.check(name, kwargs[name], dtype)
         for name, words in choices.items():
-            if name in kwargs:
+            if name in kwargs and not (kwargs[name] is None and is_optional(keyword[name])):
                 check_choice(name, kwargs[name], words)
         for name in masks:
             if name in kwargs:
@@ -164,7 +180,9 @@ def check_fields(instance: Any) -> None:
                 check_count(field.name, value, allowed.low)
             allowed.check(field.name, value)
         elif choices := get_choices(field.type):
-            check_choice(field.name, getattr(instance, field.name), choices)
+            value = getattr(instance, field.name)
+            if value is not None or not is_optional(field.type):
+                check_choice(field.name, value, choices)
 
 
 def per_anchor(name: str, value: Any, batch: tuple[int, ...], dtype: Any) -> Array:

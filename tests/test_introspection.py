@@ -114,6 +114,8 @@ def test_choices_are_checked_where_they_are_declared():
     assert checked(1, kind="b")[2] == "b"
     with raises(ValueError, match=r"^`kind` must be one of a, b, got 'c'\.$"):
         checked(1, kind="c")
+    with raises(ValueError, match=r"^`kind` must be one of a, b, got None\.$"):
+        checked(1, kind=None)
     with raises(ValueError, match=r"^`criterion` must be one of risk, posterior, got 'x'"):
         samplers.BNS(0.5, criterion="x")  # type: ignore[arg-type]
 

@@ -22,6 +22,8 @@ from ._common import (
 )
 from ._logspace import log_mean_exp, softplus
 
+_LARGEST_EXPONENT = 80.0  # of exponentials that are finite in float32 and bfloat16
+
 
 @per_anchor_loss
 @check_arguments
@@ -389,7 +391,11 @@ def info_nce_plus(
     excluded = inclusion == 0
     log_inclusion = jnp.log(jnp.where(excluded, 1, inclusion))
     behind = log_g - positive
-    behind = jnp.where(excluded, behind, log_inclusion + softplus(behind - log_inclusion))
+    # log(e^behind + epsilon). At epsilon = 0, the product has its derivative and is 0 itself.
+    slope = jnp.exp(jnp.minimum(-behind, _LARGEST_EXPONENT))
+    behind = jnp.where(
+        excluded, behind + inclusion * slope, log_inclusion + softplus(behind - log_inclusion)
+    )
     return finish(repulsion * behind + (repulsion - 1) * positive, a, reduce_fn)
 
 

@@ -126,11 +126,8 @@ def _mean_loss(
     interpret: bool,
 ) -> Array:
     function, arguments = _resolve(loss, hyperparams)
-    bins = arguments.pop("bins", None)
-    if function is bayesian_contrastive:
-        if bins is None:
-            raise ValueError("`bins` must be set: fused kernels have histogram ranks, got None.")
-        function = partial(function, bins=bins)
+    if function is bayesian_contrastive and arguments.get("bins") is None:
+        raise ValueError("`bins` must be set: fused kernels have histogram ranks, got None.")
     narrow = anchors.dtype != jnp.float64 and ids.dtype.itemsize <= 4
     sum_fn = partial(_sum, interpret) if narrow and is_static(*anchors.shape) else None
     return mean_loss(

@@ -47,7 +47,7 @@ def global_contrastive(
     training, :math:`g/u \le 1/\gamma`.
 
     Args:
-      log_mean: The :math:`\log u` of each anchor, finite, shape ``[*batch]``.
+      log_mean: The :math:`\log u` of each anchor, finite if it has negatives, shape ``[*batch]``.
 
     Other arguments, the result and errors are those of :func:`bpr`.
 

@@ -2,12 +2,12 @@
 
 The score matrix of in-batch negatives is quadratic in the batch size, and that of a catalogue has
 a column per item. These functions compute it in tiles of a few rows: a tile has all scores of its
-anchors, as required by every loss of this package, including rank-based ones. The gradient is
-computed together with the value of each tile, so that no score is computed twice.
+anchors, as required by every per-anchor loss, including rank-based ones. The gradient is computed
+together with the value of each tile, so that no score is computed twice.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +15,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import split_rows
-from .._checks import check_shape, is_static
+from .._checks import check_count, check_shape, is_static
 from .._floats import at_least_float32
-from .._hyperparams import check_arguments
+from .._hyperparams import check_arguments, is_static_argument
 from .._reduce import any_kept
+from .._take import take_rows
 from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
+from ._common import is_per_anchor_loss
 
 # Default number of scores per tile: 8 MiB in float32; a loss allocates a few such buffers.
 _TILE = 2**21
@@ -63,8 +65,8 @@ def tiled_view_loss(
 
     Args:
       loss: ``loss(pos, neg, *, where, weights, reduce_fn, **hyperparams)``, such as
-        :func:`info_nce`. Bind static options with ``functools.partial``, for instance ``bins`` of
-        :func:`bayesian_contrastive`, whose exact ranks dominate the run time otherwise.
+        :func:`info_nce`, or a ``functools.partial`` of it; marked by :func:`per_anchor_loss`,
+        since a tile has the scores of a part of the anchors.
       z1, z2, ids: As in :func:`view_scores`.
       weights: Per-anchor loss weights, shape ``[2B]``: first views, then second views.
       rows: Number of anchors per tile, static; by default about 2 million scores per tile but at
@@ -72,13 +74,16 @@ def tiled_view_loss(
         batch size is symbolic (``jax.export``).
       axis_name: Mesh axis over which the batch is sharded, inside ``jax.shard_map``. Samples of
         all devices are then negatives, and the result is the mean over all devices.
-      **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[2B]``.
+      **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[2B]``. Those
+        that the loss declares as integers, strings or booleans are static, for instance ``bins``
+        of :func:`bayesian_contrastive`, whose exact ranks dominate the run time otherwise.
 
     Returns:
       Scalar mean over the anchors with at least one negative; at least float32.
 
     Raises:
-      ValueError: If shapes are incompatible, or the loss rejects a hyper-parameter.
+      ValueError: If the loss is not a per-anchor loss, shapes are incompatible, or the loss
+        rejects a hyper-parameter.
 
     >>> from crl_jax import losses
     >>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 5, 3))
@@ -147,7 +152,8 @@ def tiled_catalogue_loss(
     Args:
       x: Anchors, such as users or positions of sequences, shape ``[B, D]``.
       items: Vectors of all items, shape ``[n_items, D]``.
-      targets: Item of each anchor, in ``[0, n_items)``, shape ``[B]``; others make the loss NaN.
+      targets: Item of each anchor, in ``[0, n_items)``, shape ``[B]``; others make the loss NaN,
+        unless ``where`` excludes them.
       where: Mask of valid anchors, shape ``[B]``.
       weights: Per-anchor loss weights, shape ``[B]``.
       **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[B]``.
@@ -175,8 +181,13 @@ def tiled_catalogue_loss(
     if where is not None:  # as in `tower_batch`
         x, targets = jnp.where(where[:, None], x, 0), jnp.where(where, targets, 0)
         weights = None if weights is None else jnp.where(where, weights, 0)
-    pos = own_scores(x, jnp.take(items, targets, axis=0))
-    item_ids = jnp.arange(items.shape[0], dtype=targets.dtype)
+    n_items = items.shape[0]
+    if targets.dtype.itemsize < 4:  # could not hold the ids of all items
+        targets = targets.astype(jnp.int32)
+    is_item = (targets >= 0) & (targets < n_items)
+    pos = own_scores(x, take_rows(items, jnp.where(is_item, targets, 0)))
+    pos = jnp.where(is_item, pos, jnp.nan)
+    item_ids = jnp.arange(n_items, dtype=targets.dtype)
     return mean_loss(
         loss, x, pos, items, targets, weights, rows, None, hyperparams, where, key_ids=item_ids
     )
@@ -217,9 +228,8 @@ class TileRows(NamedTuple):
     @classmethod
     def choose(cls, rows: int | None, n: Any, n_keys: Any = None) -> "TileRows":
         """Checks the number that is given, or returns the default for ``n_keys``; at most ``n``."""
-        if rows is not None and rows < 1:
-            raise ValueError(f"`rows` must be positive, got {rows}.")
         if rows is not None:
+            check_count("rows", rows)
             chosen = cls(rows, rows)
         elif is_static(n_keys):
             gpu, other = (_LEAST_GPU_ROWS, _GPU_TILE), (_LEAST_ROWS, _TILE)
@@ -279,7 +289,8 @@ def mean_loss(
     if weights is not None:
         anchor_values["weights"] = weights
     shared: dict[str, Any] = {"keys": keys}
-    for name, value in _checked(loss, n, keys.shape[0], hyperparams).items():
+    loss, arrays = _checked(loss, n, keys.shape[0], hyperparams)
+    for name, value in arrays.items():
         (shared if value.ndim == 0 else anchor_values)[name] = value
     if axis_name is not None:  # mark replicated values as device-varying
         anchor_values, shared, key_samples = (
@@ -295,17 +306,39 @@ def mean_loss(
     return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
-def _checked(loss: Loss, n: int, n_keys: int, hyperparams: dict[str, Any]) -> dict[str, Array]:
-    """Converts hyper-parameters to arrays after validation by the loss."""
+def _checked(
+    loss: Loss, n: int, n_keys: int, hyperparams: dict[str, Any]
+) -> tuple[Loss, dict[str, Array]]:
+    """Binds static arguments to the loss; converts others to arrays after validation by it."""
+    if not is_per_anchor_loss(loss):
+        raise ValueError(
+            "`loss` must be a per-anchor loss, since a tile has the scores of a part of the "
+            f"anchors; mark your own with losses.per_anchor_loss, got {_name(loss)}."
+        )
     one, row = jax.ShapeDtypeStruct((n,), jnp.float32), (n, n_keys)
     jax.eval_shape(
         partial(loss, reduce_fn=None, **hyperparams), one, jax.ShapeDtypeStruct(row, jnp.float32)
     )
-    arrays = {name: at_least_float32(value)[0] for name, value in hyperparams.items()}
+    static = {
+        name: x for name, x in hyperparams.items() if x is None or is_static_argument(loss, name)
+    }
+    arrays = {name: at_least_float32(x)[0] for name, x in hyperparams.items() if name not in static}
     for name, array in arrays.items():
         if array.ndim:
             check_shape(name, array, (n,))
-    return arrays
+    return (_bind(loss, tuple(static.items())) if static else loss), arrays
+
+
+@lru_cache
+def _bind(loss: Loss, arguments: tuple[tuple[str, Any], ...]) -> Loss:
+    """Binds arguments; equal ones give the same function, so that nothing is compiled again."""
+    return partial(loss, **dict(arguments))
+
+
+def _name(loss: Loss) -> str:
+    while isinstance(loss, partial):
+        loss = loss.func
+    return getattr(loss, "__name__", type(loss).__name__)
 
 
 def _varying(axis_name: str, x: Array) -> Array:

@@ -59,8 +59,10 @@ def variational_bpr(
       pos_hardness: Preference :math:`h^+ \ge 0` of the prior for positives with a low score.
       neg_hardness: Preference :math:`h^- \ge 0` of the prior for negatives with a high score. The
         four numbers are scalars or arrays that broadcast to ``[*batch]``.
-      pos_log_prior: Unnormalised :math:`\log p^+_m`, shape of ``pos``; ``None`` is uniform.
-      neg_log_prior: Unnormalised :math:`\log p^-_j`, shape of ``neg``; ``None`` is uniform.
+      pos_log_prior: Unnormalised :math:`\log p^+_m`, finite, also where masked, shape of ``pos``;
+        ``None`` is uniform.
+      neg_log_prior: Unnormalised :math:`\log p^-_j`, likewise, shape of ``neg``; ``None`` is
+        uniform.
       objective: ``"compressed"``, the formula above, in time linear in the number of samples, or
         ``"exact"``, the expectation
         :math:`-\sum_{mj} \alpha_m \beta_j \log \sigma((s^+_m - s_j)/t)` over all pairs. Static.

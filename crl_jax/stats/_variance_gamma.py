@@ -331,4 +331,6 @@ def _check_parameters(dim: int, scale: PerAnchor) -> None:
         valid = False
     if not valid:
         raise ValueError(f"`dim` must be a positive Python integer, got {dim}.")
+    if scale is None:
+        raise ValueError("`scale` must be a number or an array of numbers, got None.")
     check_range("scale", scale, 0.0, float("inf"), low_open=True, high_open=True)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
-from .._checks import check_shape
+from .._checks import check_negatives, check_shape
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
@@ -60,6 +60,7 @@ def adversarial_weights(
     >>> [f"{x:.3f}" for x in w]
     ['0.586', '0.773', '1.640']
     """
+    check_negatives(neg)
     check_shape("where", where, neg.shape)
     check_shape("temperature", temperature, ())
     neg, radius, temperature = jax.lax.stop_gradient((neg, radius, temperature))

@@ -25,7 +25,7 @@ def credibility_prior(
       item_counts: Training interactions of each item, as in :class:`crl_jax.data.Interactions`.
 
     Returns:
-      Probabilities in (0, 1), float32 ``[n_items]``; ½ for all if all items are equally popular.
+      Probabilities in [0, 1], float32 ``[n_items]``; ½ for all if all items are equally popular.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 3.28.

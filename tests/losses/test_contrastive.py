@@ -286,3 +286,18 @@ def test_a_hyper_parameter_of_none_is_refused(pos, neg):
         ValueError, match="`temperature` must be a number or an array of numbers, got None"
     ):
         losses.info_nce(pos, neg, temperature=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("top", [0.7, -90.0])
+def test_the_weight_of_the_positive_is_differentiable_at_zero(top):
+    """MINE+ is its default: a learned weight that starts there has the one-sided derivative."""
+    pos, neg = jnp.array([0.4]), jnp.array([[top, top - 0.5]])
+
+    def loss(inclusion):
+        return losses.info_nce_plus(pos, neg, inclusion=inclusion, repulsion=1.1, temperature=0.5)
+
+    value, slope = jax.value_and_grad(loss)(0.0)
+    logits, own = np.asarray(neg, np.float64)[0] / 0.5, np.float64(pos[0]) / 0.5
+    np.testing.assert_allclose(value, 1.1 * np.logaddexp(*logits) - own, rtol=1e-5)
+    want = 1.1 * np.exp(own - np.logaddexp(*logits))
+    np.testing.assert_allclose(slope, min(want, 1.1 * np.exp(80.0)), rtol=1e-5)

@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_named():
         losses.tiled_tower_loss(losses.info_nce, x, y, ids=jnp.arange(3))
     with raises(ValueError, match="`tau_plus` must lie in"):
         losses.tiled_tower_loss(losses.debiased_contrastive, x, y, tau_plus=1.5)
-    with raises(ValueError, match="`rows` must be positive, got 0"):
+    with raises(ValueError, match="`rows` must be at least 1, got 0"):
         losses.tiled_tower_loss(losses.info_nce, x, y, rows=0)
 
 
@@ -332,3 +332,53 @@ def test_moving_averages_of_anchors():
         return losses.global_contrastive(s.pos, s.neg, where=s.where, **given)
 
     assert_same(tiled, direct, x, y)
+
+
+@pytest.mark.parametrize("loss", [losses.truncated_bpr, losses.truncated_bce])
+def test_a_loss_across_anchors_is_refused(loss):
+    """A tile has a part of the anchors, among which such a loss would choose."""
+    x, y = embeddings(5)
+    for tiled in (losses.tiled_view_loss, losses.tiled_tower_loss):
+        with raises(ValueError, match=f"`loss` must be a per-anchor loss.* got {loss.__name__}"):
+            tiled(partial(loss, drop_rate=0.5), x, y)
+
+
+def test_static_arguments_are_those_of_the_loss():
+    x, y = embeddings(6)
+    scores = losses.view_scores(x, y)
+
+    def both(loss, **given):
+        plain = loss(scores.pos, scores.neg, where=scores.where, **given)
+        return losses.tiled_view_loss(loss, x, y, rows=5, **given), plain
+
+    for surrogate in ("relu", "tanh"):
+        np.testing.assert_allclose(*both(losses.pairwise_softmax, surrogate=surrogate), rtol=1e-5)
+    np.testing.assert_allclose(*both(losses.bayesian_contrastive, bins=4), rtol=1e-5)
+    np.testing.assert_allclose(*both(losses.bilateral_softmax, pos_temperature=None), rtol=1e-5)
+    first, other = (both(losses.pairwise_softmax, surrogate=x)[0] for x in ("relu", "tanh"))
+    assert not np.isclose(first, other)
+
+
+def test_items_that_do_not_exist_make_the_loss_nan():
+    x, items = embeddings(6)
+    targets = jnp.array([0, 3, 2, 5, 1, 4])
+
+    def loss(target, **given):
+        return losses.tiled_catalogue_loss(
+            losses.info_nce, x, items, targets.at[2].set(target), **given
+        )
+
+    for target in (-1, -6, -7, 6):
+        assert np.isnan(loss(target)), target
+    where = jnp.arange(6) != 2
+    np.testing.assert_allclose(loss(-1, where=where), loss(2, where=where))
+
+
+def test_ids_of_items_exceed_narrow_targets():
+    x = embeddings(5)[0]
+    items = jax.random.normal(jax.random.key(1), (300, x.shape[1]))
+    targets = jnp.array([0, 3, 6, 2, 2])
+    want = losses.tiled_catalogue_loss(losses.info_nce, x, items, targets)
+    for dtype in (jnp.int8, jnp.int16):
+        got = losses.tiled_catalogue_loss(losses.info_nce, x, items, targets.astype(dtype))
+        np.testing.assert_array_equal(got, want)
