@@ -229,6 +229,14 @@ _CHOSEN: Mapping[str, Objective] = {
     ),
     "bsl": Objective(loss=losses.bilateral_softmax, n_pos=0, start="softmax", **_COSINES),
     "adnce": Objective(loss=losses.adjusted_contrastive, start="softmax", **_COSINES),
+    "corrected": Objective(
+        loss=losses.corrected_contrastive,
+        defaults={"temperature": 0.2, "tau_plus": None},
+        n_neg=50,
+        n_pos=5,
+        similarity="cosine",
+        start="softmax",
+    ),
     "attention": Objective(loss=losses.attention_contrastive, n_pos=3, start="cosine", **_COSINES),
     "info_nce_plus": Objective(loss=losses.info_nce_plus, start="softmax", **_COSINES),
     "debiased_ccl": Objective(

@@ -65,6 +65,7 @@ from ._contrastive import decoupled_contrastive as decoupled_contrastive
 from ._contrastive import hard_contrastive as hard_contrastive
 from ._contrastive import info_nce as info_nce
 from ._contrastive import info_nce_plus as info_nce_plus
+from ._corrected import corrected_contrastive as corrected_contrastive
 from ._denoising import reweighted_bce as reweighted_bce
 from ._denoising import reweighted_bpr as reweighted_bpr
 from ._denoising import truncated_bce as truncated_bce

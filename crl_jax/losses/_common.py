@@ -134,6 +134,11 @@ def row_mean(values: Array, where: Array | None) -> Array:
     return total / (small * jnp.maximum(jnp.sum(where, axis=-1), 1).astype(values.dtype))
 
 
+def draws(a: Anchors) -> Array:
+    """Scores ``[*batch, K]`` of the extra positives, or of the positive if there are none."""
+    return a.pos[..., None] if a.extra is None else a.extra
+
+
 def per_anchor_loss(loss: _Loss) -> _Loss:
     """Marks a loss whose value for an anchor is independent of the scores of other anchors.
 

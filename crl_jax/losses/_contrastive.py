@@ -15,6 +15,7 @@ from .._reduce import ReduceFn, masked_mean
 from . import _estimators
 from ._common import (
     Anchors,
+    draws,
     finish,
     per_anchor_loss,
     prepare,
@@ -106,7 +107,7 @@ def debiased_contrastive(
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
     prior = dict(tau_plus=tau_plus, min_score=min_score)
-    return _contrastive(_estimators.debiased_log_sum, a, reduce_fn, _draws(a), **prior)
+    return _contrastive(_estimators.debiased_log_sum, a, reduce_fn, draws(a), **prior)
 
 
 @per_anchor_loss
@@ -146,7 +147,7 @@ def hard_contrastive(
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
     prior = dict(tau_plus=tau_plus, beta=beta, min_score=min_score)
-    return _contrastive(_estimators.hard_log_sum, a, reduce_fn, _draws(a), **prior)
+    return _contrastive(_estimators.hard_log_sum, a, reduce_fn, draws(a), **prior)
 
 
 @per_anchor_loss
@@ -498,7 +499,7 @@ def debiased_cosine_contrastive(
     def mean_excess(scores: Array, where: Array | None) -> Array:
         return row_mean(jnp.maximum(scores / a.temperature - margin, 0), where)
 
-    false = tau_plus * mean_excess(_draws(a), None)
+    false = tau_plus * mean_excess(draws(a), None)
     true = (mean_excess(a.neg, a.where) - false) / (1 - tau_plus)
     return finish(1 - a.pos / a.temperature + repulsion * true, a, reduce_fn)
 
@@ -511,8 +512,3 @@ def _contrastive(
     # softplus(a - b), not logaddexp(a, b) - b: the latter cancels to 0 in float32 once the
     # margin of the positive exceeds about 17.
     return finish(softplus(log_g - a.pos / a.temperature), a, reduce_fn)
-
-
-def _draws(a: Anchors) -> Array:
-    """Scores ``[*batch, K]`` of the extra positives, or of the positive if there are none."""
-    return a.pos[..., None] if a.extra is None else a.extra

@@ -39,7 +39,9 @@ PACKAGES = (
 GROUPS: dict[str, dict[str, str]] = {
     "crl_jax.losses": {
         "Pairwise losses": "_pairwise _variational",
-        "Contrastive losses": "_contrastive _attention _global _surrogates _adversarial _top_k",
+        "Contrastive losses": (
+            "_contrastive _attention _corrected _global _surrogates _adversarial _top_k"
+        ),
         "Losses with sigmoids": "_classification",
         "Several positives and labels": "_supervised",
         "Two modalities and prototypes": "_clip",

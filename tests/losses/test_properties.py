@@ -106,6 +106,15 @@ def np_adjusted(pos, extra, neg, m, t, mu, sigma):
     return from_denominator(pos, (w / mean(w, m)[..., None] * np.exp(neg / t)).sum(-1), t)
 
 
+def np_corrected(pos, extra, neg, m, t, tau_plus, gamma, min_score=-1.0):
+    log_w = np.where(m, -column(gamma) * neg / t, -np.inf)
+    w = np.exp(log_w - log_w.max(-1, keepdims=True))
+    false = np.exp(pos / t) if extra is None else np.exp(extra / t).mean(-1)
+    mixed = mean(w * np.exp(neg / t), m) / mean(w, m)
+    g = np.maximum((mixed - tau_plus * false) / (1 - tau_plus), np.exp(min_score / t))
+    return np.log(m.sum(-1) * g) - pos / t
+
+
 def np_attention(pos, extra, neg, m, t, pos_scale, neg_scale):
     positives = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
     a = np.exp(positives / column(pos_scale))
@@ -386,6 +395,8 @@ LOSSES = {
     "hard": Case(losses.hard_contrastive, np_hard, PRIOR | {"beta": 0.8}),
     "bayesian": Case(losses.bayesian_contrastive, np_bayesian, BAYES),
     "adjusted": Case(losses.adjusted_contrastive, np_adjusted, dict(mu=0.6, sigma=0.8)),
+    "corrected": Case(losses.corrected_contrastive, np_corrected, PRIOR | {"gamma": 0.6}),
+    "corrected_extra": Case(losses.corrected_contrastive, np_corrected, PRIOR | {"gamma": 0.3}, 3),
     "attention": Case(losses.attention_contrastive, np_attention, SCALES),
     "attention_extra": Case(losses.attention_contrastive, np_attention, SCALES, 3),
     "global": Case(losses.global_contrastive, np_global, {}, 0, ("log_mean",)),
@@ -461,6 +472,8 @@ SIGNED = (
     "pairwise",
     "pairwise_extra",
     "decoupled",
+    "corrected",
+    "corrected_extra",
     "global",
     "linear",
     "bilateral",
@@ -661,6 +674,8 @@ def test_gradients_and_float64(fn, ref, hyper, n_extra, arrays, data):
         constant |= hyper.keys() | {"neg", "temperature"}
     if fn is losses.adjusted_contrastive:
         constant |= {"neg", "mu", "sigma"}
+    if fn is losses.corrected_contrastive:
+        constant |= {"neg", "gamma", "temperature"}
     if fn is losses.attention_contrastive:
         constant |= {"pos", "neg", "pos_scale", "neg_scale"}
     if fn in (losses.reweighted_bce, losses.reweighted_bpr):
