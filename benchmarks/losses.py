@@ -27,7 +27,7 @@ PLAIN = "info_nce"
 """Loss that the others are tested against."""
 POINTS: Mapping[str, tuple[float, ...]] = {
     "temperature": (0.07, 0.1, 0.14, 0.2, 0.3, 0.45, 0.7, 1.2),
-    "weight_decay": (0.003, 0.01, 0.02, 0.03, 0.06, 0.1, 0.17, 0.3),
+    "weight_decay": (0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.06, 0.15),
     "lr": (5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4.5e-3, 6e-3, 9e-3),
 }
 """Values that are tried of each searched number."""

@@ -20,7 +20,7 @@ def corrected_contrastive(
     neg: Float[Array, "*batch n_neg"],
     *,
     tau_plus: hp.TauPlus = 0.05,
-    gamma: hp.NonNegative = 0.5,
+    gamma: hp.NonNegative = 0.0,
     min_score: hp.MinScore = -1.0,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
@@ -39,10 +39,9 @@ def corrected_contrastive(
     :func:`hard_contrastive` increase with the score, these decrease, since a negative with a high
     score may be a false one.
 
-    The correction by :math:`\tau^+` is that of the paper. Its weights are described there as
-    larger for confident negatives and smaller for uncertain ones; their formula was not available
-    for this implementation, so that these weights and the default :math:`\gamma` are not the
-    published ones.
+    The correction by :math:`\tau^+`, which is the default, is that of the paper. Its weights are
+    described there as larger for confident negatives and smaller for uncertain ones; their formula
+    was not available for this implementation, and the weights here are not the published ones.
 
     Args:
       pos: Scores ``[*batch, 1 + K]``: the positive, then K further sampled positives; or
