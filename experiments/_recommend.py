@@ -188,9 +188,9 @@ class Recommend(Study[Config, Problem]):
         )
 
     def check_step(self, config: Config, problem: Problem) -> None:
-        """Creates the auxiliary loss, whose numbers may be invalid for the data."""
+        """Creates the auxiliary loss and reads features, which may be invalid for the data."""
         config, _ = _spaces(config)[0]
-        if config.contrasting.contrast != "none":
+        if config.contrasting.contrast != "none" or config.encoding.encoder == "features":
             model_on(
                 problem.train, config.encoding, config.contrasting, config.training.dim,
                 swept_names(config),
@@ -543,9 +543,14 @@ def _compared(config: Config) -> str:
     return f"ndcg@{VALIDATION_K if VALIDATION_K in ks else max(ks)}"
 
 
+def _by_cut_off(name: str) -> tuple[str, int]:
+    metric, _, k = name.partition("@")
+    return metric, int(k or 0)
+
+
 def _cold_table(path: Path, references: dict[str, dict[str, float]]) -> Table:
     """Writes the metrics of references for cold items, and returns their NDCG as a table."""
-    names = [*next(iter(references.values()))]
+    names = sorted(next(iter(references.values())), key=_by_cut_off)
     rows = ([name, *(found[n] for n in names)] for name, found in references.items())
     write_csv(path, ["model", *names], rows)
     made = Table(title="References for cold items, without training")

@@ -102,6 +102,21 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
     return Problem(graphs, learn, valid)
 
 
+def _evaluated(config: Config, problem: Problem) -> np.ndarray:
+    """Returns the graphs of the evaluation: all, or without validation graphs after a sweep."""
+    return problem.learn if config.protocol.sweep else problem.all
+
+
+def _check_folds(folds: int, labels: np.ndarray) -> None:
+    """Raises ``ValueError`` unless each fold can have a graph of each class."""
+    classes, counts = np.unique(labels, return_counts=True)
+    if counts.min() < folds:
+        raise ValueError(
+            f"--folds must be at most {counts.min()}, the number of graphs of class "
+            f"{classes[np.argmin(counts)]}, got {folds}."
+        )
+
+
 class GraphStudy(TaskStudy[Config, Problem]):
     """Self-supervised graph representations, trained on two views of each graph."""
 
@@ -117,6 +132,8 @@ class GraphStudy(TaskStudy[Config, Problem]):
         """See :meth:`Study.complete`."""
         if config.protocol.given_folds and problem.graphs.folds is None:
             raise ValueError(f"--given-folds: {config.source.data} brings no folds.")
+        if not config.protocol.given_folds:
+            _check_folds(config.protocol.folds, problem.labels(_evaluated(config, problem)))
         source = absolute(config.source, "data", but=("simulated",))
         tau_plus = 1 / len(problem.graphs.classes)
         return self.complete_entries(replace(config, source=source), tau_plus=tau_plus)
@@ -198,10 +215,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
 
         After a sweep, its validation graphs are excluded.
         """
-        protocol = config.protocol
-        places = problem.all
-        if protocol.sweep:
-            places = problem.learn
+        protocol, places = config.protocol, _evaluated(config, problem)
         features, labels = np.asarray(learned.features(places)), problem.labels(places)
         folds = problem.graphs.folds
         svm = metrics.cross_validated_svm(

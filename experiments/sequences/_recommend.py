@@ -105,8 +105,13 @@ def known_histories(log: data.Interactions, item_ids: np.ndarray) -> tuple[np.nd
         warnings.warn(
             f"{(~kept).sum():,} interactions with unknown items are ignored.", stacklevel=2
         )
+    given = log.degrees > 0
     log = log.select(kept)
     rows, users = data.item_sequences(log), log.degrees > 0
+    if n_without := int((given & ~users).sum()):
+        warnings.warn(
+            f"{n_without:,} users without known items get no recommendations.", stacklevel=2
+        )
     return log.user_ids[users], np.where(rows < 0, -1, known[rows])[users]
 
 

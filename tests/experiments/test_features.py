@@ -131,6 +131,7 @@ def test_a_file_without_an_item_of_the_log_is_refused(files, ratings, tmp_path, 
     assert main(["--data", str(ratings), *QUICK, *flags, "--out", str(tmp_path / "run")]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "few.csv: expected a row for each of 56 ids, got none for 54 of them" in said
+    assert not (tmp_path / "run").exists()  # another try with the same flags starts afresh
 
 
 def test_a_given_test_part_excludes_cold_items(tmp_path):

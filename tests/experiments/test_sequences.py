@@ -110,7 +110,8 @@ def test_metrics_are_those_of_ranks_counted_by_hand(folder):
     np.testing.assert_array_equal(problem.popularity, popularity)
 
 
-@pytest.mark.filterwarnings("default:1 interactions with unknown items")
+@pytest.mark.filterwarnings("default:2 interactions with unknown items")
+@pytest.mark.filterwarnings("default:1 users without known items")
 def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
     """Users and an item that the run does not know, from a file of text ids."""
     task, variables, item_ids = load_task(folder)
@@ -118,13 +119,14 @@ def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
     rows = zip(log.users, log.item_ids[log.items], log.timestamps, strict=True)
     source, out = tmp_path / "new.csv", tmp_path / "out.csv"
     events = [("user", "item", "timestamp"), *((f"new{u}", i, t) for u, i, t in rows)]
-    events.append(("new0", 4711, 99))
+    events += [("new0", 4711, 99), ("nobody", 4711, 99)]
     with source.open("w", newline="") as file:
         csv.writer(file).writerows(events)
     arguments = ["--run", folder, "--data", source, "--k", "4", "--out", out]
     assert main(["recommend", *map(str, arguments)]) == 0
     printed = capsys.readouterr()
-    assert "1 interactions with unknown items are ignored" in printed.err
+    assert "2 interactions with unknown items are ignored" in printed.err
+    assert "1 users without known items get no recommendations" in printed.err
     assert "12 items for 3 users" in " ".join(printed.out.split())
     with out.open(newline="") as file:
         found = list(csv.DictReader(file))

@@ -507,6 +507,7 @@ REFUSED = {
         (["--add", "True"], "--add is for --kinds with perturb_edges"),
         (["--batch-size", "4000"], "--batch-size must be at most the 400 graphs to learn"),
         (["--given-folds", "True"], "--given-folds: simulated brings no folds"),
+        (["--folds", "9999"], "--folds must be at most"),
         (["--valid-fraction", "0.0001"], "leaves nothing to learn from, or to decide on"),
         (["--features", "degrees"], "--features of simulated graphs must be tags, got 'degrees'"),
     ],
