@@ -125,11 +125,12 @@ def test_numbers_out_of_range_are_refused_on_construction(cls, name, allowed):
 
 
 def blank_numbers(cls):
-    """Returns :func:`blank` with None, always valid, in each field with a range or choices."""
+    """Returns :func:`blank` with None, valid for each range, and with one of the choices."""
     made = blank(cls)
     for field in dataclasses.fields(cls):
-        if get_range(field.type) is not None or get_choices(field.type):
-            object.__setattr__(made, field.name, None)
+        choices = get_choices(field.type)
+        if get_range(field.type) is not None or choices:
+            object.__setattr__(made, field.name, choices[0] if choices else None)
     return made
 
 
