@@ -104,20 +104,26 @@ def is_integer(annotation: Any) -> bool:
     return set(get_args(annotation) or (annotation,)) - {NoneType} == {int}
 
 
-def is_static_argument(function: Callable[..., Any], name: str) -> bool:
-    """Whether an argument is declared as an integer, string or boolean, and thus static."""
+def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function of a ``functools.partial``, of which there may be several in another."""
     while isinstance(function, functools.partial):
         function = function.func
-    parameter = inspect.signature(function).parameters.get(name)
+    return function
+
+
+def is_static_argument(function: Callable[..., Any], name: str) -> bool:
+    """Whether an argument is declared as an integer, string or boolean, and thus static."""
+    parameter = inspect.signature(unwrap_partial(function)).parameters.get(name)
     if parameter is None:
         return False
     kind = parameter.annotation
     return kind is bool or is_integer(kind) or bool(get_choices(kind))
 
 
-def is_optional(annotation: Any) -> bool:
-    """Whether an annotation is a union with None."""
-    return NoneType in get_args(annotation)
+def _check_choice(name: str, value: Any, annotation: Any) -> None:
+    """Raises ``ValueError`` unless ``value`` is a string of the ``Literal``, or an allowed None."""
+    if value is not None or NoneType not in get_args(annotation):
+        check_choice(name, value, get_choices(annotation))
 
 
 def _is_mask(annotation: Any) -> bool:
@@ -146,7 +152,7 @@ def check_arguments(function: F) -> F:
     positional = {name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY}
     keyword = {name: p.annotation for name, p in parameters.items() if name not in positional}
     ranges = {name: found for name, kind in keyword.items() if (found := get_range(kind))}
-    choices = {name: found for name, kind in keyword.items() if (found := get_choices(kind))}
+    choices = {name: kind for name, kind in keyword.items() if get_choices(kind)}
     masks = [name for name, kind in keyword.items() if _is_mask(kind)]
 
     @functools.wraps(function)
@@ -160,9 +166,9 @@ def check_arguments(function: F) -> F:
                 if kwargs[name] is None and parameters[name].default is not None:
                     raise ValueError(f"`{name}` must be a number or an array of numbers, got None.")
                 allowed.check(name, kwargs[name], dtype)
-        for name, words in choices.items():
-            if name in kwargs and not (kwargs[name] is None and is_optional(keyword[name])):
-                check_choice(name, kwargs[name], words)
+        for name, annotation in choices.items():
+            if name in kwargs:
+                _check_choice(name, kwargs[name], annotation)
         for name in masks:
             if name in kwargs:
                 kwargs[name] = as_mask(name, kwargs[name])
@@ -179,10 +185,8 @@ def check_fields(instance: Any) -> None:
             if is_integer(field.type) and value is not None:
                 check_count(field.name, value, allowed.low)
             allowed.check(field.name, value)
-        elif choices := get_choices(field.type):
-            value = getattr(instance, field.name)
-            if value is not None or not is_optional(field.type):
-                check_choice(field.name, value, choices)
+        elif get_choices(field.type):
+            _check_choice(field.name, getattr(instance, field.name), field.type)
 
 
 def per_anchor(name: str, value: Any, batch: tuple[int, ...], dtype: Any) -> Array:

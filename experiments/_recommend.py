@@ -563,8 +563,8 @@ def _cold_table(path: Path, references: dict[str, dict[str, float]]) -> Table:
 
 
 def _display_order(name: str) -> tuple[int, int]:
-    metric, _, k = name.partition("@")
-    return METRICS.index(metric), int(k or 0)
+    metric, k = _by_cut_off(name)
+    return METRICS.index(metric), k
 
 
 def _metrics_table(per_seed: list[dict[str, float]]) -> Table:

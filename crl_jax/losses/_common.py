@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array
 
 from .._checks import check_negatives, check_shape, is_static
 from .._floats import at_least_float32
-from .._hyperparams import per_anchor
+from .._hyperparams import per_anchor, unwrap_partial
 from .._reduce import ReduceFn, any_kept
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
@@ -157,9 +156,7 @@ def is_per_anchor_loss(loss: Callable[..., Any]) -> bool:
     >>> is_per_anchor_loss(losses.bpr), is_per_anchor_loss(losses.truncated_bpr)
     (True, False)
     """
-    while isinstance(loss, partial):
-        loss = loss.func
-    return getattr(loss, _MARK, False)
+    return getattr(unwrap_partial(loss), _MARK, False)
 
 
 def accepts_where(loss: Callable[..., Any]) -> bool:

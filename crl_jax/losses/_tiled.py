@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._blocks import split_rows
 from .._checks import check_count, check_shape, is_static
 from .._floats import at_least_float32
-from .._hyperparams import check_arguments, is_static_argument
+from .._hyperparams import check_arguments, is_static_argument, unwrap_partial
 from .._reduce import any_kept
 from .._take import take_rows
 from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
@@ -336,8 +336,7 @@ def _bind(loss: Loss, arguments: tuple[tuple[str, Any], ...]) -> Loss:
 
 
 def _name(loss: Loss) -> str:
-    while isinstance(loss, partial):
-        loss = loss.func
+    loss = unwrap_partial(loss)
     return getattr(loss, "__name__", type(loss).__name__)
 
 
