@@ -20,6 +20,8 @@ _STRIP = 512
 """Number of rows that are mirrored or summed at a time."""
 _EXACT_SIDE = 8_192
 """Greatest side that is inverted in float64."""
+_LEAST_L2 = 1e-3
+"""Least penalty by which the differences from 1 of the form by users may be divided in float32."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class EASE(Baseline):
                 f"{n_users:,} and {n_items:,}: use SparseEASE or RP3beta, or keep the items "
                 "with many interactions (`data.k_core`)."
             )
-        if n_items > n_users:
+        if n_items > n_users and (self.l2 >= _LEAST_L2 or n_items > MAX_SIDE):
             return {"inverse": _inverse(rows @ rows.T, self.l2).astype(np.float32, copy=False)}
         weights = _inverse(rows.T @ rows, self.l2)
         weights /= -np.diag(weights)

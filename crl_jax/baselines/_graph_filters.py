@@ -196,10 +196,47 @@ def _ideal(rows: Histories, basis: Float32[np.ndarray, "n_items rank"]) -> Score
 
 
 def _leading(graph: Histories, rank: int) -> Float32[np.ndarray, "n_items rank"]:
-    """Returns the leading right singular vectors; fewer if the matrix has no more."""
+    """Returns the leading right singular vectors; fewer if the matrix has no more.
+
+    Every connected component has the singular value 1, of which a Krylov method finds one vector
+    only: each is decomposed by itself.
+    """
+    parts = [
+        (columns, *_decomposed(graph[rows][:, columns], rank))
+        for rows, columns in _components(graph)
+    ]
     shape: Any = graph.shape
-    side = min(shape)
-    if rank >= side:
-        return np.linalg.svd(graph.toarray(), full_matrices=False)[2].T
-    found: Any = svds(graph, rank, v0=np.ones(side))
-    return np.ascontiguousarray(found[2].T, np.float32)
+    values = np.concatenate([of_part for _, of_part, _ in parts])
+    chosen = np.argsort(-values, kind="stable")[:rank]
+    basis = np.zeros((shape[1], len(chosen)), np.float32)
+    start = 0
+    for columns, of_part, vectors in parts:
+        own = np.flatnonzero((chosen >= start) & (chosen < start + len(of_part)))
+        basis[np.ix_(columns, own)] = vectors[chosen[own] - start].T
+        start += len(of_part)
+    return basis
+
+
+def _decomposed(
+    graph: Any, rank: int
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n_items"]]:
+    """Returns the leading singular values of a connected graph, and their right vectors."""
+    side = min(graph.shape)
+    found: Any = (
+        np.linalg.svd(graph.toarray(), full_matrices=False)
+        if rank >= side
+        else svds(graph, rank, v0=np.ones(side))
+    )
+    return found[1], found[2]
+
+
+def _components(graph: Histories) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the users and the items of each connected component that has both."""
+    shape: Any = graph.shape
+    n_users = shape[0]
+    both: Any = sparse.block_array([[None, graph], [graph.T, None]])
+    n, part = sparse.csgraph.connected_components(both, directed=False)
+    order = np.argsort(part, kind="stable")
+    nodes = np.split(order, np.cumsum(np.bincount(part, minlength=n))[:-1])
+    split = [(each[each < n_users], each[each >= n_users] - n_users) for each in nodes]
+    return [(users, items) for users, items in split if len(users) and len(items)]

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import sparse
+from scipy import linalg, sparse
 from scipy.interpolate import BarycentricInterpolator
 from scipy.special import xlogy
 
@@ -19,6 +19,7 @@ from crl_jax.baselines import (
     RP3beta,
     SparseEASE,
     _ease,
+    _graph_filters,
 )
 from crl_jax.data import Interactions
 
@@ -316,3 +317,28 @@ def test_catalogues_too_large_for_ease_are_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"at most 80 pairs of items of a user .*, got 81"):
         SparseEASE().fit(log_of(15, 9)[0])
     SparseEASE().fit(log_of(15, 8)[0])
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [
+        linalg.block_diag(np.random.default_rng(0).random((60, 50)) < 0.15, *[np.ones((2, 2))] * 3),
+        np.kron(np.eye(3), np.random.default_rng(0).random((15, 12)) < 0.4),
+    ],
+    ids=["isolated pairs", "three equal parts"],
+)
+def test_singular_vectors_of_a_graph_of_several_components(dense):
+    graph = _graph_filters._normalized(sparse.csr_array(dense.astype(np.float32)))
+    rank = 12
+    _, values, vectors = np.linalg.svd(graph.toarray().astype(float))
+    assert values[rank - 1] > values[rank] + 1e-3  # the subspace is unique
+    basis = _graph_filters._leading(graph, rank)
+    want = vectors[:rank].T @ vectors[:rank]
+    np.testing.assert_allclose(basis @ basis.T, want, atol=1e-5)
+
+
+def test_a_small_penalty_of_ease_with_few_users():
+    users, items = np.array([0, 1]), np.array([0, 1])
+    log = Interactions.from_arrays(users, items, user_ids=np.arange(2), item_ids=np.arange(3))
+    fitted = EASE(l2=1e-8).fit(log)
+    np.testing.assert_allclose(fitted.scores(np.array([0, 1])), 0, atol=1e-6)
