@@ -59,7 +59,7 @@ def f1_at(
 
     Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
-    return 2 * _count(hits, n_relevant, k) / (k + n_relevant).astype(jnp.float32)
+    return 2 * _count(hits, n_relevant, k) / (k + n_relevant.astype(jnp.int32)).astype(jnp.float32)
 
 
 def ndcg_at(
@@ -104,7 +104,8 @@ def average_precision_at(
     """
     hits = _top(hits, n_relevant, k)
     precisions = _precisions(hits)
-    return jnp.sum(jnp.where(hits, precisions, 0), -1) / _at_least_one(jnp.minimum(k, n_relevant))
+    divisor = _at_least_one(jnp.minimum(k, n_relevant.astype(jnp.int32)))
+    return jnp.sum(jnp.where(hits, precisions, 0), -1) / divisor
 
 
 def hit_precision_at(

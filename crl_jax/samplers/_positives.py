@@ -81,7 +81,7 @@ class Positives:
         self, users: Int[Array, "*batch"], items: Int[Array, "*batch n"]
     ) -> Bool[Array, "*batch n"]:
         """Whether the users have seen the items in the same row."""
-        items = jnp.moveaxis(items, -1, 0)  # row bounds broadcast along the last axis
+        items = jnp.moveaxis(items.astype(jnp.int32), -1, 0)  # row bounds broadcast along the last
         low, high = self.indptr[users], self.indptr[users + 1]
         return jnp.moveaxis(rows_contain(self.items, items, low, high, self.rounds), 0, -1)
 
@@ -163,6 +163,7 @@ def sample_absent(
     >>> print(jnp.unique(items[0]), jnp.unique(items[1]))
     [1 2] [4]
     """
+    lists = lists.astype(jnp.int32)  # narrower integers may not hold n_items
     listed = jnp.sort(jnp.where(lists < 0, n_items, lists), axis=1)
     again = jnp.pad(listed[:, 1:] == listed[:, :-1], ((0, 0), (1, 0)))
     listed = jnp.sort(jnp.where(again, n_items, listed), axis=1)

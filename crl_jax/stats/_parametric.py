@@ -159,14 +159,24 @@ class OrderStatistic(Distribution):
         below, density = self.distribution.cdf(x), self.distribution.pdf(x)
         k, n = float(self.k), float(self.n)
         # In logarithms: the coefficient overflows float32 from n = 132.
-        log_share = special.xlogy(k - 1, below) + special.xlog1py(n - k, -below)
+        log_share = _log_power(below, self.k - 1) + _log_power(1 - below, self.n - self.k)
         return jnp.exp(log_share - special.betaln(k, n - k + 1)) * density
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Cumulative distribution function."""
         below = self.distribution.cdf(x)
         k, rest = (jnp.full_like(below, value) for value in (self.k, self.n - self.k + 1))
-        return special.betainc(k, rest, below)
+        # The gradient of the incomplete beta function is NaN at 0 and 1.
+        inside = (below > 0) & (below < 1)
+        return jnp.where(inside, special.betainc(k, rest, jnp.where(inside, below, 0.5)), below)
+
+
+def _log_power(share: Float[Array, "*shape"], exponent: int) -> Float[Array, "*shape"]:
+    """Logarithm of a power of shares in [0, 1], with gradient 0 where it is infinite."""
+    if exponent == 0:
+        return jnp.zeros_like(share)
+    positive = share > 0
+    return jnp.where(positive, exponent * jnp.log(jnp.where(positive, share, 1)), -jnp.inf)
 
 
 def _typed(x: Array, *params: Scalar) -> list[Array]:

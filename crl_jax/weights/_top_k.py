@@ -55,8 +55,10 @@ def top_k_threshold(
     n = count_kept(scores, where)
     q = per_anchor("top_fraction", top_fraction, scores.shape[:-1], dtype)
     # A fraction K/n that is rounded up must not count K + 1.
-    share = q * (1 - 4 * float(jnp.finfo(dtype).eps))
-    k = jnp.ceil(share * n.astype(dtype)).astype(jnp.int32)
+    product = q * n.astype(dtype)
+    nearest = jnp.round(product)
+    is_whole = jnp.abs(product - nearest) <= 4 * float(jnp.finfo(dtype).eps) * product
+    k = jnp.where(is_whole, nearest, jnp.ceil(product)).astype(jnp.int32)
     rank = ranks(scores, where=where)
     above = expand_anchor_axis(n) - rank
     is_top = (rank > 0) & (above < expand_anchor_axis(jnp.maximum(k, 1)))

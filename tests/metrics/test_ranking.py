@@ -129,3 +129,10 @@ def test_auc_at_its_edges():
     assert metrics.auc(jnp.float32(0), jnp.int32(3), jnp.int32(0)) == 0.5
     with raises((ValueError, TypeCheckError), match="n_irrelevant"):
         metrics.auc(jnp.zeros(2), jnp.ones(2, jnp.int32), jnp.ones(3, jnp.int32))
+
+
+def test_counts_of_narrow_integers_do_not_wrap():
+    hits = jnp.ones((1, 100), bool)
+    assert metrics.f1_at(hits, jnp.array([100], jnp.int8), k=100) == 1
+    hits = (jnp.arange(300) < 100)[None]
+    assert metrics.average_precision_at(hits, jnp.array([100], jnp.int8), k=300) == 1

@@ -167,3 +167,13 @@ def test_unseen_items_of_a_symbolic_batch():
     arguments = jax.random.key(0), jnp.array([0, 1, 1])
     got = exported(draw, *arguments, b=3).call(*arguments)
     np.testing.assert_array_equal(got, draw(*arguments))
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.int16])
+def test_absent_items_of_lists_of_narrow_integers(dtype):
+    n_items = int(jnp.iinfo(dtype).max) + 73
+    lists = jnp.tile(jnp.array([[0, 3, -1, 100]], dtype), (64, 1))
+    drawn = np.asarray(sample_absent(jax.random.key(0), lists, n_items, 200))
+    assert drawn.min() >= 0
+    assert drawn.max() < n_items
+    assert not np.isin(drawn, [0, 3, 100]).any()

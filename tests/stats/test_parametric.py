@@ -118,3 +118,15 @@ def test_ranks_and_parameters_are_checked():
     for make, params in bad:
         with raises(ValueError, match="must lie in"):
             make(**params)
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 2), (2, 2), (2, 3)])
+def test_gradients_of_order_statistics_are_finite_where_the_cdf_is_0_or_1(k, n):
+    of = stats.OrderStatistic(stats.Normal(), k, n)
+    x = jnp.array([-40.0, -14.0, -3.0, 0.5, 5.3, 5.5, 9.0, 40.0])
+    for function in (of.pdf, of.cdf):
+        assert np.isfinite(jax.vmap(jax.grad(function))(x)).all()
+    inside = x[2:5]
+    np.testing.assert_allclose(
+        jax.vmap(jax.grad(of.cdf))(inside), of.pdf(inside), rtol=1e-3, atol=1e-7
+    )

@@ -52,3 +52,8 @@ def test_gradient_is_zero_and_errors_name_the_argument():
         weights.top_k_threshold(scores, top_fraction=np.full(3, 0.5))
     with raises(Exception, match="where"):
         weights.top_k_threshold(scores, top_fraction=0.5, where=np.ones(3, bool))
+
+
+@pytest.mark.parametrize("n", [2_000_001, 3_000_000])
+def test_all_of_many_items(n):
+    assert weights.top_k_threshold(jnp.arange(n, dtype=jnp.float32), top_fraction=1.0) == 0

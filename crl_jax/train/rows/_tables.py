@@ -105,7 +105,8 @@ def represent(
     """Chooses one position of the batch for each id, see ``deterministic`` of :func:`gather`.
 
     Returns:
-      The last position of each row, and the position that represents each id.
+      The last position of each row, and the position that represents each id; its own for ids
+      that are no row.
     """
     own = positions(ids)
     # Each id writes its position; the one that remains represents all duplicates.
@@ -113,7 +114,7 @@ def represent(
         position = position.at[ids].set(-1).at[ids].max(own)
     else:
         position = position.at[ids].set(own)
-    return position, position[ids]
+    return position, jnp.where(ids < len(position), position[ids], own)
 
 
 def scatter(
