@@ -95,9 +95,11 @@ class MixedSampler(_Composite):
                 ids, sampler_state = sampler.select(proposal, part, sampler_state)
             selected.append(ids)
             states.append(sampler_state)
-        k = len(self.samplers)
-        columns = [selected[i % k][:, i // k] for i in range(batch.n)]
-        return jnp.stack(columns, axis=1), tuple(states)
+        n_rounds = -(-batch.n // len(self.samplers))
+        used = [ids for ids in selected if ids is not None]
+        padded = [jnp.pad(ids, ((0, 0), (0, n_rounds - ids.shape[1]))) for ids in used]
+        rounds = jnp.stack(padded, axis=2)
+        return rounds.reshape(rounds.shape[0], -1)[:, : batch.n], tuple(states)
 
 
 @pytree_dataclass

@@ -67,12 +67,19 @@ def adversarial_weights(
     (neg,) = at_least_float32(neg)
     dtype = neg.dtype
     eta = expand_anchor_axis(per_anchor("radius", radius, neg.shape[:-1], dtype))
+    return _maximizer(neg, eta, jnp.asarray(temperature, dtype), where)
+
+
+@jax.jit  # the loop would be compiled in every call otherwise
+def _maximizer(neg: Array, eta: Array, temperature: Array, where: Array | None) -> Array:
+    """The weights of scores of a floating type."""
+    dtype = neg.dtype
     if where is not None:
         neg = jnp.where(where, neg, -jnp.inf)
     below, _ = subtract_row_max(neg)
     # Distance of exp(s/t) from its maximum, relative to the largest distance: the ball is
     # invariant to the scale of the terms.
-    gap = -jnp.expm1(below / jnp.asarray(temperature, dtype))
+    gap = -jnp.expm1(below / temperature)
     if where is not None:
         gap = jnp.where(where, gap, 0)
     spread = jnp.max(gap, axis=-1, keepdims=True)

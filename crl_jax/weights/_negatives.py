@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
-from .._checks import check_shape
+from .._checks import check_negatives, check_shape
 from .._density_ratio import density_ratio, end_densities, target_proportions
 from .._floats import at_least_float32, rounded
 from .._gaussian import gaussian_exponents
@@ -207,6 +207,7 @@ def hard_weights(
     >>> print(jnp.round(hard_weights(jnp.array([0.0, 1.0, 2.0]), beta=1.0), 3))
     [0.27  0.734 1.996]
     """
+    check_negatives(neg)
     check_shape("where", where, neg.shape)
     check_shape("temperature", temperature, ())
     (neg,) = at_least_float32(neg)
@@ -263,6 +264,7 @@ def gaussian_weights(
     >>> print(np.asarray(w).round(3))
     [0.292 1.476 1.232]
     """
+    check_negatives(neg)
     check_shape("where", where, neg.shape)
     (neg,) = at_least_float32(neg)
     exponents = gaussian_exponents(neg, mu, sigma, where)

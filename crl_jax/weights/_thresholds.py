@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
-from .._checks import check_shape
+from .._checks import check_negatives, check_shape
 from .._floats import at_least_float32, whole_product
 from .._hyperparams import Range, check_arguments, per_anchor
 from .._reduce import count_kept
@@ -63,6 +63,7 @@ def update_threshold(
     >>> print(f"{first[0]:.3f} {second[0]:.3f}")  # three of four exceed the first
     0.300 0.350
     """
+    check_negatives(neg)
     batch = neg.shape[:-1]
     check_shape("threshold", threshold, batch)
     check_shape("where", where, neg.shape)
@@ -75,15 +76,23 @@ def update_threshold(
     above = jnp.sum(above if where is None else above & where, axis=-1, dtype=neg.dtype)
     moved = threshold - learning_rate * (share - above / count.astype(neg.dtype))
     unknown = jnp.isnan(threshold)
+    # Functions of the module, which are compiled once where the step itself is not.
     first = jax.lax.cond(
-        jnp.any(unknown), lambda: _upper_quantile(neg, share, count, where), lambda: threshold
+        jnp.any(unknown), _upper_quantile, _no_quantile, threshold, neg, share, count, where
     )
     new = jnp.where(unknown, first, moved)
     return new if where is None else jnp.where(jnp.any(where, axis=-1), new, threshold)
 
 
-def _upper_quantile(neg: Array, share: Array, count: Array, where: Array | None) -> Array:
+def _no_quantile(threshold: Array, *_: Array | None) -> Array:
+    return threshold
+
+
+def _upper_quantile(
+    threshold: Array, neg: Array, share: Array, count: Array, where: Array | None
+) -> Array:
     """The score of each row that ``floor(share * count)`` others exceed, without ties."""
+    del threshold
     ordered = jnp.sort(neg if where is None else jnp.where(where, neg, -jnp.inf), axis=-1)
     exceeding = jnp.minimum(whole_product(share, count), count - 1)
     place = neg.shape[-1] - 1 - exceeding
