@@ -3,7 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
@@ -118,6 +118,39 @@ def is_static_argument(function: Callable[..., Any], name: str) -> bool:
         return False
     kind = parameter.annotation
     return kind is bool or is_integer(kind) or bool(get_choices(kind))
+
+
+def check_hyperparams(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Checks numbers by name, which are traced, as the function's signature declares them.
+
+    Args:
+      function: The function that will be called with the numbers, such as a loss.
+      values: The numbers; traced ones pass.
+
+    Raises:
+      ValueError: If the function has no such argument, a number is missing or out of range, or an
+        argument has to be static, as integers and words do.
+    """
+    signature = inspect.signature(unwrap_partial(function)).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.values())
+    for name, value in values.items():
+        parameter = signature.get(name)
+        if parameter is None:
+            if takes_any:
+                continue
+            raise ValueError(
+                f"`hyperparams` must hold arguments of the loss, which are {sorted(signature)}, "
+                f"got {name!r}."
+            )
+        if is_static_argument(function, name):
+            raise ValueError(
+                f"`hyperparams` must hold numbers that are traced, got {name}={value!r}, which is "
+                f"static: bind it with functools.partial(loss, {name}={value!r})."
+            )
+        if value is None:
+            raise ValueError(f"`{name}` must be a number or an array of numbers, got None.")
+        if (allowed := get_range(parameter.annotation)) is not None:
+            allowed.check(name, value, jnp.float32)
 
 
 def _check_choice(name: str, value: Any, annotation: Any) -> None:

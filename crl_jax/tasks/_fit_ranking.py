@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool
 
 from .. import train as engine
 from .._checks import check_count, check_registered
-from .._hyperparams import Range, check_fields
+from .._hyperparams import Range, check_fields, check_hyperparams
 from .._mesh import DATA, axis_size
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
@@ -172,7 +172,11 @@ class RankingResult(FitResult):
     tuning: TuningResult | None = None
 
     def tables(self, run: int = 0) -> Tables:
-        """Returns embeddings of all users and items whose inner products are the scores."""
+        """Returns embeddings of all users and items whose inner products are the scores.
+
+        Raises:
+          IndexError: If there is no such run.
+        """
         return self.encoder.serving_tables(self.run(run))
 
 
@@ -228,7 +232,8 @@ def fit_ranking(
         the best candidate, one per seed, and the search in ``tuning``. Excludes ``sweep``, arrays
         of ``epochs``, and ``hooks``.
       options: Less common methods.
-      hooks: Hooks and callbacks, see :func:`crl_jax.train.fit`.
+      hooks: Hooks and callbacks, see :func:`crl_jax.train.fit`. An ``EarlyStopping`` among them
+        replaces that of ``stopping``.
 
     Returns:
       The trained runs.
@@ -318,6 +323,8 @@ def fit_ranking(
     if valid is not None:
         measured.append(validation := RankingValidation(eval_layout(train, valid), stopping.k))
         metric = validation.name
+    if not any(isinstance(hook, engine.EarlyStopping) for hook in hooks):
+        measured.append(engine.EarlyStopping(metric, stopping.patience))
     fitted = engine.fit(
         task,
         updates,
@@ -326,7 +333,7 @@ def fit_ranking(
         epochs=epochs,
         seeds=seeds,
         sweep=run_params,
-        hooks=[*measured, engine.EarlyStopping(metric, stopping.patience), *hooks],
+        hooks=[*measured, *hooks],
         eval_every=stopping.eval_every,
         stop_at=stopping.stop_at,
     )
@@ -396,6 +403,7 @@ def _check_loss(
     schedule: HyperparamSchedule | None = None,
 ) -> None:
     """Evaluates the loss abstractly with the hyper-parameters of all runs, which it checks."""
+    check_hyperparams(loss, hyperparams)
     run_params = engine.broadcast_run_params(swept)
     required = {
         p.name

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 from .._blocks import map_blocks
 from .._checks import check_count
 from .._floats import at_least_float32
-from .._hyperparams import Range
+from .._hyperparams import Range, check_hyperparams
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import bce, masked_mean, tiled_catalogue_loss
 from ..metrics import top_k
@@ -92,6 +92,7 @@ class NextItem(Task):
 
     def __post_init__(self) -> None:
         check_network("network", self.network)
+        check_hyperparams(self.loss_fn, self.hyperparams)
 
     def check_data(self, data: Any) -> None:
         """Raises ``ValueError`` unless the data are sequences, one of which has two items."""

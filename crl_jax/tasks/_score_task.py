@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._hyperparams import Range
+from .._hyperparams import Range, check_hyperparams
 from .._pytree import STATIC, pytree_dataclass
 from ..train import LossOutput, StepContext, Task
 from ..weights import (
@@ -231,7 +231,7 @@ class ScoreTask(Task):
     needs_labels: ClassVar[bool] = False
 
     def check_fields(self) -> None:
-        """Raises ``ValueError`` if a field has the wrong type, or α is set twice."""
+        """Raises ``ValueError`` if a field has the wrong type or range, or α is set twice."""
         estimator = "tasks.AlphaFromLabels(); a number belongs in `hyperparams`"
         kinds: dict[str, tuple[Any, str]] = {
             "hyperparams": (Mapping, "a dictionary of the loss's arguments"),
@@ -243,6 +243,7 @@ class ScoreTask(Task):
                 raise ValueError(f"`{name}` must be {description}, got {value!r:.100}.")
         if self.alpha is not None and "alpha" in self.hyperparams:
             raise ValueError("`hyperparams` must not contain alpha if `alpha` estimates it.")
+        check_hyperparams(self.loss_fn, self.hyperparams)
 
     def check_data(self, data: Any) -> None:
         """Raises ``ValueError`` if labels are needed, but missing or all of one class."""

@@ -30,9 +30,15 @@ class ArrayBatches:
 
     Attributes:
       data: Arrays in any containers, every leaf ``[n, ...]``.
+
+    Raises:
+      ValueError: If there is no example, or leaves differ in their number.
     """
 
     data: Any
+
+    def __post_init__(self) -> None:
+        _check_lengths("data", self.data)
 
     @property
     def n(self) -> int:
@@ -71,8 +77,8 @@ class HostBatches:
       chunk: Number of batches per compiled call, >= 1.
 
     Raises:
-      ValueError: During iteration, if a batch is empty or too large, or a process has no batch in
-        an epoch.
+      ValueError: During iteration, if a batch is empty or too large, leaves differ in the number of
+        examples, a batch after a smaller one follows, or a process has no batch in an epoch.
     """
 
     epoch_of: Callable[[int], Iterable[Any]]
@@ -95,7 +101,8 @@ class HostBatches:
           seed: Seed of the orders.
 
         Raises:
-          ValueError: If ``batch_size`` is not a positive multiple of the number of processes.
+          ValueError: If ``batch_size`` is not a positive multiple of the number of processes, there
+            is no example, or leaves differ in their number.
 
         >>> batches = HostBatches.from_arrays({"x": np.arange(10)}, 4)
         >>> [len(batch["x"]) for batch in batches.epoch_of(0)]
@@ -107,7 +114,7 @@ class HostBatches:
                 f"`batch_size` must be a multiple of {processes}, the number of processes, got "
                 f"{batch_size}."
             )
-        n, size = jax.tree.leaves(data)[0].shape[0], batch_size // processes
+        n, size = _check_lengths("data", data), batch_size // processes
 
         def gather(rows: np.ndarray) -> Any:
             return jax.tree.map(lambda leaf: leaf[rows], data)
@@ -124,10 +131,18 @@ class HostBatches:
     def chunks(self, epoch: int, config: TrainConfig) -> Iterator[Steps]:
         """Yields the steps of an epoch in chunks; their keys are batch numbers."""
         batches: Iterator[Any] = iter(self.epoch_of(epoch))
-        local, first, last = _local_range(config), 0, None
+        local, first, last, is_over = _local_range(config), 0, None, False
         while True:
             chunk = list(itertools.islice(batches, self.chunk))
             n_batches = len(chunk)
+            sizes = [_check_lengths(f"batch {first + i}", batch) for i, batch in enumerate(chunk)]
+            for i, size in enumerate(sizes, first):
+                if is_over:
+                    raise ValueError(
+                        f"`batch_size` must be the number of examples of all batches but the last, "
+                        f"got {config.batch_size} and a smaller batch {i - 1}."
+                    )
+                is_over = size < len(local)
             if _is_shared(config):
                 n_batches = int(np.max(multihost_utils.process_allgather(np.asarray(n_batches))))
             if not n_batches:
@@ -141,6 +156,18 @@ class HostBatches:
             steps = _stack(chunk, [last] * (n_batches - len(chunk)), first, local, config)
             yield _make_global(steps, config) if _is_shared(config) else steps
             first += n_batches
+
+
+def _check_lengths(name: str, data: Any) -> int:
+    """Returns the number of examples; ``ValueError`` if there is none, or leaves disagree."""
+    shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(data)]
+    lengths = [shape[0] if shape else None for shape in shapes]
+    if not lengths or len(set(lengths)) > 1 or not lengths[0]:
+        raise ValueError(
+            f"`{name}` must hold the same number of examples in every leaf, at least 1, got "
+            f"{lengths}."
+        )
+    return lengths[0]
 
 
 def local_batch_size(config: TrainConfig) -> int:

@@ -8,6 +8,7 @@ Orbax is an optional dependency that writes each process's shards and restores t
 import json
 import os
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,15 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, meta: dict[str, Any
       meta: Metadata that JSON can represent.
 
     Raises:
-      ValueError: If an array has dtype ``object``.
+      ValueError: If an array has dtype ``object``, two leaves have the same path, joined by ``/``,
+        or a leaf is named ``header``.
     """
     path = Path(path)
     arrays, dtypes = {}, {}
+    names = [*_names(tree, "/"), _HEADER]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"`tree` must have one leaf of each name besides {_HEADER}, got {twice}.")
     for name, leaf in _leaves_by_name(tree, "/").items():
         array = np.asarray(leaf)
         if array.dtype.hasobject:
@@ -50,7 +56,12 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, meta: dict[str, Any
         arrays[name] = array
     header = json.dumps({"meta": meta, "dtypes": dtypes}).encode()
     with whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, **{_HEADER: np.frombuffer(header, np.uint8)}, **arrays)
+        arrays[_HEADER] = np.frombuffer(header, np.uint8)
+        # np.savez has arguments of its own, which no array could be named after.
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def load_checkpoint(path: str | os.PathLike[str], like: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -226,10 +237,14 @@ class SharedCheckpoint(Callback):
 
 
 def _leaves_by_name(tree: Any, separator: str) -> dict[str, Any]:
-    return {
-        jax.tree_util.keystr(path, simple=True, separator=separator): leaf
-        for path, leaf in jax.tree.leaves_with_path(tree)
-    }
+    return dict(zip(_names(tree, separator), jax.tree.leaves(tree), strict=True))
+
+
+def _names(tree: Any, separator: str) -> list[str]:
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=separator)
+        for path, _ in jax.tree.leaves_with_path(tree)
+    ]
 
 
 def _is_key(x: Array) -> bool:

@@ -74,7 +74,13 @@ class FitResult:
         return len(self.best_epoch)
 
     def run(self, index: int = 0) -> Any:
-        """Returns the parameters of one run, without the leading axis."""
+        """Returns the parameters of one run, without the leading axis.
+
+        Raises:
+          IndexError: If there is no such run.
+        """
+        if not -self.n_runs <= index < self.n_runs:  # JAX would take the nearest run
+            raise IndexError(f"`index` must be less than the {self.n_runs} runs, got {index}.")
         return jax.tree.map(lambda leaf: leaf[index], self.params)
 
 
@@ -109,8 +115,8 @@ def fit(
       sweep: Arrays ``[runs]`` or scalars by the path of the leaf that they replace:
         ``"task.hyperparams.tau_plus"``, ``"optimizer.learning_rate"``. The runs train in parallel
         under ``vmap``.
-      hooks: Hooks and callbacks. A hook sees the metrics of preceding hooks. A
-        :class:`Checkpoint` must precede a :class:`Progress`.
+      hooks: Hooks and callbacks, with at most one :class:`EarlyStopping`. A hook sees the metrics
+        of preceding hooks. A :class:`Checkpoint` must precede a :class:`Progress`.
       eval_every: Number of epochs between two reports.
       stop_at: Number of epochs after which all runs stop, without changing the schedule.
 
@@ -126,10 +132,11 @@ def fit(
         has_step = "step" in inspect.signature(optimizer.update).parameters
         optimizer = optimizer if has_step else OptaxOptimizer(optimizer)
     _check_fit(config, task, optimizer, batches, eval_every, stop_at)
+    _check_hooks(hooks)
     run_params = broadcast_run_params({"epochs": epochs, "seed": seeds, **(sweep or {})})
     swept = {path: run_params[path] for path in sweep or {}}
     for values in set(zip(*(array.tolist() for array in swept.values()), strict=True)):
-        parts = {"task": task, "optimizer": optimizer}  # their constructors check the ranges
+        parts = {"task": task, "optimizer": optimizer}  # constructors check the ranges
         for path, value in zip(swept, values, strict=True):
             parts = replace_leaf(parts, path, np.float32(value))
     device_hooks = tuple(hook for hook in hooks if isinstance(hook, Hook))
@@ -223,7 +230,6 @@ def _result(
             params, best_score, epoch = hook_state
             has_score = (hook.metric is not None) & (np.asarray(epoch) > 0)
             score = np.where(has_score, np.asarray(best_score), np.float32(np.nan))
-            break
     best = np.asarray(epoch), np.asarray(score)
     return FitResult(params, state, hook_states, run_params, *best, loop.history)
 
@@ -288,6 +294,11 @@ def _check_fit(
             check_registered(name, value)
     if isinstance(batches, ArrayBatches):
         task.check_data(batches.data)
+    elif not isinstance(batches, HostBatches):
+        raise ValueError(
+            "`batches` must be train.ArrayBatches or train.HostBatches, got "
+            f"{type(batches).__name__}."
+        )
     counts = {name: getattr(config, name) for name in ("batch_size", "draw_batches", "accumulate")}
     counts |= {"eval_every": eval_every, "stop_at": 1 if stop_at is None else stop_at}
     for name, count in counts.items():
@@ -306,6 +317,20 @@ def _check_fit(
         _check_row_optimizer(config, task, optimizer)
     if config.mesh is not None:
         _check_mesh(config.mesh, config.batch_size)
+
+
+def _check_hooks(hooks: Sequence[Hook | Callback]) -> None:
+    """Raises ``ValueError`` unless all are hooks or callbacks, of which one stops the training."""
+    if isinstance(hooks, str | Hook | Callback):
+        raise ValueError(f"`hooks` must be a sequence, got {type(hooks).__name__}.")
+    for hook in hooks:
+        if not isinstance(hook, Hook | Callback):
+            got = f"the class {hook.__name__}" if isinstance(hook, type) else repr(hook)
+            raise ValueError(f"`hooks` must be instances of Hook or Callback, got {got}.")
+        if isinstance(hook, Hook):
+            check_registered("hooks", hook)
+    if (n := sum(isinstance(hook, EarlyStopping) for hook in hooks)) > 1:
+        raise ValueError(f"`hooks` must have at most one EarlyStopping, got {n}.")
 
 
 def _check_mesh(mesh: Mesh, batch_size: int) -> None:

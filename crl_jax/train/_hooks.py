@@ -72,7 +72,8 @@ class ValidationMetrics(Hook):
         self, task: Task, state: State, hook_state: Any, report: EpochReport
     ) -> Measurement:
         """Returns the metrics; the run continues."""
-        return hook_state, self.metrics(task, state.params, state.model_state), jnp.bool_(False)
+        metrics = self.metrics(task, state.params, state.model_state)
+        return hook_state, jax.tree.map(jnp.asarray, metrics), jnp.bool_(False)
 
 
 class BestState(NamedTuple):
@@ -114,6 +115,11 @@ class EarlyStopping(Hook):
         if self.metric is None:
             score, better = hook_state.score, ~report.stopped
         else:
+            if self.metric not in report.values:
+                raise ValueError(
+                    f"`metric` must be in the report of preceding hooks, which has "
+                    f"{sorted(report.values)}, got {self.metric!r}."
+                )
             score = report.values[self.metric].astype(jnp.float32)
             # Any number beats the initial state; NaN beats nothing.
             improved = (hook_state.epoch == 0) | (score > hook_state.score)

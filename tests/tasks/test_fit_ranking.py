@@ -17,8 +17,9 @@ from crl_jax.data import Interactions, simulate
 from crl_jax.metrics import eval_layout, evaluate, summarize
 from crl_jax.models import MatrixFactorization, inner_scores
 from crl_jax.samplers import BNS, PNS
-from crl_jax.tasks import Ranking
+from crl_jax.tasks import Ranking, fit_ranking
 from crl_jax.train import (
+    EarlyStopping,
     FitResult,
     TrainingDiverged,
     ValidationMetrics,
@@ -65,6 +66,21 @@ def test_best_parameters_are_those_of_the_best_epoch(quick):
     values = evaluate(inner_scores, fitted.tables(), plan, ks=(20,))
     np.testing.assert_allclose(summarize(values)["ndcg@20"], scores.max(), rtol=1e-6)
     np.testing.assert_allclose(fitted.best_score[0], scores.max(), rtol=1e-6)
+
+
+def test_a_stopping_hook_replaces_that_of_validation():
+    def falling(task, params, model_state):
+        return {"mine": -jnp.sum(jnp.abs(jax.tree.leaves(params)[0]))}
+
+    hooks = [ValidationMetrics(falling), EarlyStopping("mine", patience=3)]
+    for valid in (None, split().valid):
+        fitted = fit_ranking(split().train, valid, loss=losses.bpr, epochs=9, hooks=hooks)
+        scores = [entry["mine"][0] for entry in fitted.history]
+        best = 1 + np.argmax(scores)
+        assert fitted.best_epoch[0] == best == len(scores) - 3
+        np.testing.assert_allclose(fitted.best_score[0], max(scores), rtol=1e-6)
+    with raises(IndexError, match="`index` must be less than the 1 runs, got 5"):
+        fitted.tables(5)
 
 
 def test_patience_ends_the_training(quick):

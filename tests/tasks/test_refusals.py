@@ -9,6 +9,7 @@ import optax
 import pytest
 from _helpers.ranking import split
 from _helpers.refusals import raises
+from _helpers.views import LINEAR
 
 from crl_jax import losses, models, samplers, tasks, train
 from crl_jax.data import Split
@@ -180,3 +181,51 @@ def test_a_stopping_is_checked_when_it_is_made(field):
 def test_scores_without_an_axis_of_negatives_are_named():
     with raises(ValueError, match="`neg` must have one axis more than `pos`"):
         losses.bpr(jnp.zeros(4), jnp.zeros(4))
+
+
+def identity(key, example):
+    return example
+
+
+TASKS = {
+    "SimCLR": lambda **given: tasks.SimCLR(LINEAR, identity, **given),
+    "MoCo": lambda **given: tasks.MoCo(LINEAR, identity, **given),
+    "SupCon": lambda **given: tasks.SupCon(LINEAR, identity, **given),
+    "CLIP": lambda **given: tasks.CLIP(LINEAR, LINEAR, **given),
+}
+
+
+@pytest.mark.parametrize("make", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize(
+    ("hyperparams", "message"),
+    [
+        ({"temperature": -0.2}, "`temperature` must lie in"),
+        ({"temperature": None}, "`temperature` must be a number"),
+        ({"temprature": 0.2}, "`hyperparams` must hold arguments of the loss.*got 'temprature'"),
+    ],
+)
+def test_tasks_check_the_hyperparameters_of_their_loss(make, hyperparams, message):
+    with raises(ValueError, match=message):
+        make(hyperparams=hyperparams)
+
+
+def test_static_arguments_are_bound_and_not_hyperparameters():
+    binned = functools.partial(losses.bayesian_contrastive, bins=16)
+    tasks.SimCLR(LINEAR, identity, {"tau_plus": 0.1}, binned)
+    with raises(ValueError, match="`hyperparams` must hold numbers.*got bins=16.*partial"):
+        tasks.SimCLR(LINEAR, identity, {"bins": 16}, losses.bayesian_contrastive)
+    with raises(ValueError, match="`hyperparams` must hold numbers.*got bins=16.*partial"):
+        tasks.fit_ranking(
+            split().train, loss=losses.bayesian_contrastive, hyperparams={"bins": 16}, epochs=1
+        )
+
+
+def test_swept_hyperparameters_of_a_task_are_checked():
+    task = tasks.SimCLR(
+        LINEAR, identity, {"tau_plus": 0.1, "temperature": 0.5}, losses.debiased_contrastive
+    )
+    with raises(ValueError, match="`tau_plus` must lie in"):
+        train.fit(
+            task, train.Optimizer(1e-3), train.ArrayBatches(jnp.ones((8, 6))), train.TrainConfig(4),
+            epochs=1, sweep={"task.hyperparams.tau_plus": [0.1, -1.0]},
+        )  # fmt: skip

@@ -224,7 +224,10 @@ def test_clip_by_its_own_name_is_info_nce():
 
 def test_bad_arguments_are_named():
     for change, message in (
-        ({"bias": 1.0, "hyperparams": {"bias": 1.0}}, "`hyperparams` must not contain bias"),
+        (
+            {"bias": 1.0, "hyperparams": {"bias": 1.0}, "loss_fn": losses.sigmoid_contrastive},
+            "`hyperparams` must not contain bias",
+        ),
         (
             {"alpha": tasks.AlphaFromLabels(), "hyperparams": {"alpha": 0.9}},
             "`hyperparams` must not contain alpha",

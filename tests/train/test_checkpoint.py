@@ -75,3 +75,14 @@ def test_other_arrays_than_expected_are_named(tmp_path):
         load_checkpoint(path, {"a": np.zeros((2, 3), np.int32)})
     with raises(FileNotFoundError):
         load_checkpoint(tmp_path / "none.npz")
+
+
+def test_leaves_may_have_any_names_but_not_the_same(tmp_path):
+    tree = {"file": np.ones(2), "allow_pickle": np.zeros(1), "a": {"b": np.arange(3)}}
+    save_checkpoint(tmp_path / "x.npz", tree, {})
+    got, _ = load_checkpoint(tmp_path / "x.npz", tree)
+    jax.tree.map(np.testing.assert_array_equal, got, tree)
+    with raises(ValueError, match="`tree` must have one leaf of each name.*got a/b"):
+        save_checkpoint(tmp_path / "x.npz", tree | {"a/b": np.ones(1)}, {})
+    with raises(ValueError, match="`tree` must have one leaf of each name.*got header"):
+        save_checkpoint(tmp_path / "x.npz", {"header": np.ones(1)}, {})

@@ -72,6 +72,11 @@ class VectorLine(Line):
         return {name: value[None] for name, value in params.items()}, model_state
 
 
+@dataclasses.dataclass(frozen=True)
+class Unregistered(train.Hook):
+    """A hook that is not a pytree."""
+
+
 N = 50
 X = np.linspace(-1, 1, N).astype(np.float32)
 DATA = (jnp.asarray(X), jnp.asarray(3 * X + 1))
@@ -438,6 +443,13 @@ def test_hooks_see_what_those_before_them_measured():
         ({"eval_every": 0}, "`eval_every` must be at least 1"),
         ({"stop_at": 0}, "`stop_at` must be at least 1"),
         ({"epochs": [2, 3], "seeds": [0, 1, 2]}, "must all have one length"),
+        ({"batches": X}, "`batches` must be train.ArrayBatches or train.HostBatches, got ndarray"),
+        ({"hooks": [print]}, "`hooks` must be instances of Hook or Callback, got <built-in"),
+        ({"hooks": [train.EarlyStopping]}, "`hooks` must be .*got the class EarlyStopping"),
+        ({"hooks": train.EarlyStopping()}, "`hooks` must be a sequence, got EarlyStopping"),
+        ({"hooks": [train.EarlyStopping()] * 2}, "`hooks` must have at most one .*got 2"),
+        ({"hooks": [Unregistered()]}, "`hooks` must be a pytree.*got Unregistered"),
+        ({"hooks": [train.EarlyStopping("score")]}, "`metric` must be in the report.*got 'score'"),
         (
             {"batches": HostBatches(lambda epoch: []), "config": TrainConfig(4, accumulate=2)},
             "`accumulate` and `draw_batches` must be 1",
@@ -447,6 +459,28 @@ def test_hooks_see_what_those_before_them_measured():
 def test_bad_arguments_are_named(bad, message):
     with raises(ValueError, match=message):
         line(**bad)
+
+
+@pytest.mark.parametrize("data", [(X, X[:20]), (X[:20], X), (), X[:0], (X, 1.0)])
+def test_leaves_of_different_lengths_are_refused(data):
+    for make in (ArrayBatches, lambda data: HostBatches.from_arrays(data, 8)):
+        with raises(ValueError, match="`data` must hold the same number of examples"):
+            make(data)
+    with raises(ValueError, match="`batch 0` must hold the same number of examples"):
+        line(batches=HostBatches(lambda epoch: [data]), epochs=1)
+
+
+def test_smaller_batches_than_the_last_are_refused():
+    with raises(ValueError, match="`batch_size` must be the number of examples of all .*got 8"):
+        line(batches=HostBatches.from_arrays((X, X), 4), config=TrainConfig(8), epochs=1)
+
+
+def test_a_run_that_does_not_exist_is_refused():
+    fitted = line(epochs=1, seeds=[0, 1])
+    assert fitted.run(-1)["slope"] == fitted.run(1)["slope"]
+    for index in (2, -3):
+        with raises(IndexError, match=f"`index` must be less than the 2 runs, got {index}"):
+            fitted.run(index)
 
 
 def test_batches_drawn_in_parts_are_those_drawn_at_once(monkeypatch):
