@@ -21,5 +21,9 @@ def whole(path: Path) -> Iterator[Path]:
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        if error.errno and error.filename is None:  # as for a full disk
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)

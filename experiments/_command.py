@@ -49,7 +49,7 @@ def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
             lower = " or ".join(flags[name] for name in _SIZES if name in flags)
             said = f"{said} Reduce {lower}."
         if joined():
-            said = f"not all processes work any more: {said} {advice()}"
+            said = f"not all processes work any more: {said.rstrip('.')}. {advice()}"
         return _refuse(said, flags)
     return 0
 

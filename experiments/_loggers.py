@@ -62,11 +62,15 @@ class WandB(AbstractContextManager[Callable[[Entry], None]]):
         ``config={...}``, ``mode="offline"``.
 
     Raises:
-      ValueError: If the package wandb is not installed.
+      ValueError: If the package wandb is not installed, or refuses to start a run.
     """
 
     def __init__(self, **options: Any):
-        self._run = _package("wandb").init(**options)
+        wandb = _package("wandb")
+        try:
+            self._run = wandb.init(**options)
+        except wandb.errors.Error as error:
+            raise ValueError(f"wandb cannot start a run: {error}") from None
         # The step of wandb cannot decrease, but epochs do: a search and the final training each
         # begin at 1.
         self._run.define_metric("epoch")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -64,11 +65,14 @@ def join(spec: str | None) -> None:
     host = given.get("coordinator_address", "the address that the cluster gives")
     others = f"the other processes of --processes {spec}, which meet at {host}"
     sys.stderr.write(f"waiting for {others}\n")
+    terminate = signal.getsignal(signal.SIGTERM)
     try:
         with _limit(_PATIENCE, f"{others}, did not all start within {_PATIENCE} seconds."):
             jax.distributed.initialize(**given, initialization_timeout=2 * _PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"--processes {spec}: {error}") from error
+    # JAX's own handler only informs the program of the signal.
+    signal.signal(signal.SIGTERM, terminate)
 
 
 @contextmanager

@@ -48,7 +48,8 @@ def take_base(
     elif name is not None and name in recipes:
         base = recipes[name]
     else:
-        raise ValueError(f"--recipe takes one of {', '.join(recipes)}, got {name!r}.")
+        known = f"takes one of {', '.join(recipes)}" if recipes else "has no choice here"
+        raise ValueError(f"--recipe {known}, got {name!r}.")
     return _without_sweeps(base, set_by_flags), arguments
 
 

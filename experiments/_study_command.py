@@ -50,6 +50,10 @@ def main(
     return run(command, study.schema.flags)
 
 
+_OF_RESUMED = "resume", "device", "mesh", "processes"
+"""Names of the flags that a resumed run takes."""
+
+
 def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, bool]:
     """Returns the configuration, the run directory, and whether its run is resumed."""
     schema = study.schema
@@ -63,8 +67,11 @@ def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, 
             raise ValueError("--processes needs --out, a folder that all processes see.")
         name = f"{study.for_config(config).folder_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}"
         return config, now.out or Path("runs") / name, False
-    allowed = {name: getattr(now, name) for name in ("resume", "device", "mesh", "processes")}
-    if config != replace(study.start({}), output=replace(schema.kind().output, **allowed)):
+    allowed = {name: getattr(now, name) for name in _OF_RESUMED}
+    flags = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    if flags - {f"--{name}" for name in _OF_RESUMED} or config != replace(
+        study.start({}), output=replace(schema.kind().output, **allowed)
+    ):
         raise ValueError("--resume goes on with the run's own configuration; omit other flags.")
     config = rundir.open_run(now.resume, schema)
     output = replace(config.output, mesh=now.mesh or config.output.mesh, processes=now.processes)
@@ -155,6 +162,9 @@ class _Training:
         study, config, folder, shown = self._study, self._config, self._folder, self._shown
         given, outputs = (config, self._problem), (checkpoints, self._on_entry, shown.stage)
         checkpoints.mkdir(parents=True, exist_ok=True)
+        if is_first():
+            for path in checkpoints.glob("*.partial"):  # of a process that was killed
+                path.unlink()
         rundir.write_history(folder / rundir.HISTORY, self._history)
         axes = study.schema.axes(config)
         study.draw_first(*given, {name: values[0] for name, values in axes.items()}, folder)

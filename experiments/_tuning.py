@@ -63,6 +63,10 @@ class _Record:
     def __init__(self, path: Path):
         self._path = path
         self._stored: list[dict[str, Any]] = read_json(path) if path.exists() else []
+        if not (isinstance(self._stored, list) and all(map(_is_record, self._stored))):
+            raise ValueError(
+                f"{path}: expected the trainings of a search; delete it to start anew."
+            )
 
     @property
     def trained(self) -> list[train.Trained]:
@@ -99,6 +103,19 @@ class _TablesOfBest:
 
     def _path(self, point: int) -> Path:
         return self._folder / f"{PHASE}-tables-{point}.npz"
+
+
+def _is_record(stored: Any) -> bool:
+    """Whether a part of a file describes a training."""
+    return (
+        isinstance(stored, dict)
+        and stored.keys() == {"trained", "n_runs", "entries"}
+        and isinstance(stored["n_runs"], int)
+        and isinstance(stored["trained"], list)
+        and len(stored["trained"]) == len(train.Trained._fields)
+        and isinstance(stored["entries"], list)
+        and all({"epoch", "loss"} <= {*entry} for entry in stored["entries"])
+    )
 
 
 def _as_tuple(value: Any) -> Any:
@@ -146,6 +163,13 @@ def tune(
         for entry in entries:
             on_entry(of, entry)
 
+    def path_of(rung: int, chosen: tuple[int, ...]) -> Path:
+        return checkpoints / f"{PHASE}-{rung}-{chosen[0]}.npz"
+
+    if is_first():
+        for each in record.trained:  # a kill may have come before its removal
+            remove_checkpoint(path_of(each.rung, each.candidates))
+
     def train_points(rung: int, chosen: tuple[int, ...]) -> train.Trained:
         own, n_runs, entries = owners[chosen[0]], len(chosen) * len(seeds), []
         said = " ".join(f"{name}={value}" for name, value in own.names.items())
@@ -162,7 +186,7 @@ def tune(
             entries.append(entry)
             on_entry(of, entry)
 
-        path = checkpoints / f"{PHASE}-{rung}-{chosen[0]}.npz"
+        path = path_of(rung, chosen)
         trained, fitted = train.train_candidates(
             partial(fit, own.config, runs, path, report), rung, chosen, len(seeds),
             tolerance=_TOLERANCE,

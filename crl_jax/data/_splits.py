@@ -244,7 +244,9 @@ def k_core(data: Interactions, k: int, *, item_k: int | None = None) -> Interact
             break
         core = core.select(mask)
     if not len(core):
-        raise ValueError(f"`k` = {k} and `item_k` = {item_k} leave no interaction.")
+        raise ValueError(
+            f"`k` must leave an interaction, got {k} for users and {item_k} for items."
+        )
     users = core.degrees > 0
     return replace(
         _with_items(core, core.item_counts > 0),

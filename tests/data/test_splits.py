@@ -302,7 +302,7 @@ REFUSED = [  # split and error
     (lambda: with_validation(with_validation(dense_data())), "already"),
     (lambda: union(dense_data(n_users=5), dense_data(n_users=6)),
      "`others` must have the `user_ids`"),
-    (lambda: k_core(TWO, 500), "`k` = 500 and `item_k` = 500 leave no interaction"),
+    (lambda: k_core(TWO, 500), "`k` must leave an interaction, got 500 for users and 500"),
     (lambda: k_core(TWO, 0), "`k`"),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import signal
 import subprocess
 
 import jax
@@ -78,6 +79,21 @@ def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
     (two / "metrics.json").unlink()
     assert recommend.main(["--resume", str(two), "--mesh", "data=4"]) == 0
     assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_terminated_process_does_not_train_to_the_end(ratings, tmp_path):
+    flags = ["--data", str(ratings), *shlex.split(
+        "--valid-fraction 0 --batch-size 64 --dim 8 --epochs 4 --eval-every 1 "
+        "--checkpoint-seconds 0 --mesh data=8"
+    )]  # fmt: skip
+    terminated = KILLED.replace("SIGKILL", "SIGTERM")
+    jobs, said = run_job(
+        recommend, *flags, "--out", str(tmp_path / "two"), second=["-c", terminated]
+    )
+    assert jobs[1].returncode == -signal.SIGTERM, said  # the script has no handler of its own
+    assert jobs[0].returncode not in (0, None)
+    assert not (tmp_path / "two" / "metrics.json").exists()
 
 
 @pytest.mark.slow

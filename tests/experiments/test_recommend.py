@@ -306,8 +306,9 @@ def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(finished, 
     assert main(["--resume", str(finished)]) == 0
     assert "is finished" in one_line(capsys.readouterr().out)
     assert (finished / "metrics.json").read_bytes() == before
-    assert main(["--resume", str(finished), "--lr", "1"]) == 2
-    assert "omit other flags" in one_line(capsys.readouterr().err)
+    for flags in (["--lr", "1"], ["--seed=0"]):  # the second is the default
+        assert main(["--resume", str(finished), *flags]) == 2
+        assert "omit other flags" in one_line(capsys.readouterr().err)
 
 
 def test_a_run_directory_is_of_one_process_at_a_time(finished, ratings, capsys):

@@ -220,3 +220,20 @@ def test_candidates_of_a_blend_have_the_vectors_of_their_first_seed(diverging, t
 
 def blending(of):
     return replace(of.config.protocol, blend=2)
+
+
+@pytest.mark.parametrize(
+    "content", ["[1]", "[{}]", "{}", '[{"trained":[0],"n_runs":2,"entries":[]}]']
+)
+def test_a_record_of_something_else_is_refused(content, tmp_path):
+    (tmp_path / "halving.json").write_text(content)
+    with raises(ValueError, match=r"halving\.json: expected the trainings of a search"):
+        search([space(1, 2)], Training(), tmp_path)
+
+
+def test_a_checkpoint_of_a_recorded_training_is_removed(tmp_path):
+    search([space(1, 2)], Training(), tmp_path)
+    left = tmp_path / "tune-0-0.npz"  # as after a kill between the record and the removal
+    left.write_bytes(b"checkpoint")
+    search([space(1, 2)], Training(), tmp_path)
+    assert not left.exists()
