@@ -21,13 +21,17 @@ def row_scale(x: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
 
 
 def normalize_rows(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
-    """Scales rows to unit norm in the dtype of ``x``; zero rows stay 0, with zero gradient."""
+    """Scales rows to unit norm in the dtype of ``x``; zero rows stay 0, with zero gradient.
+
+    Integers become float32.
+    """
     (wide,) = at_least_float32(x)
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else wide.dtype
     scaled = wide / row_scale(wide)
     square = jnp.sum(scaled**2, axis=-1, keepdims=True)
     zero = square == 0
     length = jnp.sqrt(jnp.where(zero, 1, square))
-    return jnp.where(zero, 0, scaled / length).astype(x.dtype)
+    return jnp.where(zero, 0, scaled / length).astype(dtype)
 
 
 def subtract_row_max(x: Float[Array, "*batch n"]) -> tuple[Array, Array]:

@@ -55,6 +55,10 @@ def prepare(
         )
     check_negatives(neg)
     columns = (pos.shape[-1] or 1,) if with_extra or many_positives else ()
+    if many_positives and pos.ndim != neg.ndim:
+        raise ValueError(
+            f"`pos` must have an axis of positives, as `neg` of negatives, got shape {pos.shape}."
+        )
     check_shape("pos", pos, (*batch, *columns))
     check_shape("where_pos", where_pos, pos.shape)
     check_shape("where", where, neg.shape)

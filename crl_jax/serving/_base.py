@@ -1,6 +1,5 @@
 """Base class of the recommenders: ids, exclusion of known items, results and files."""
 
-import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float32, Shaped
 
+from .._checks import check_count
 from .._take import csr_entries
 from ..data import Interactions
 from ..train import load_checkpoint, save_checkpoint
@@ -235,10 +235,8 @@ class BaseRecommender(ABC):
 
 def checked_k(k: int) -> int:
     """Returns the number of items of a list; ``ValueError`` if it is below 1."""
-    k = operator.index(k)
-    if k < 1:
-        raise ValueError(f"`k` must be at least 1, got {k}.")
-    return k
+    check_count("k", k)
+    return int(k)
 
 
 def _is_list(x: Any) -> bool:

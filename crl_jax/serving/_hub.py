@@ -56,7 +56,8 @@ def save_for_hub(
         ``config.json`` of a run directory.
       description: First paragraph of the card, in Markdown.
       include_known: Whether the file holds the known interactions of each user, by user id. Without
-        them, lists contain known items. Required for a baseline, which scores users by them.
+        them, lists contain known items, and every user counts as cold. Required for a baseline,
+        which scores users by them.
 
     Raises:
       ValueError: If an argument is invalid.
