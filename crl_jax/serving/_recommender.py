@@ -200,7 +200,7 @@ class Recommender(BaseRecommender):
 
         Raises:
           ValueError: If there is no ``item_model``, no item is new, or one of ``ids`` is in the
-            catalogue or not in ``table``.
+            catalogue, not in ``table``, or repeated.
         """
         if self.item_model is None:
             raise ValueError(_NO_MODEL.format("item_model"))
@@ -214,6 +214,7 @@ class Recommender(BaseRecommender):
         names = names[is_new]
         if not len(names):
             raise ValueError(f"`table` must have an item that the catalogue lacks, got {table!r}.")
+        _check_ids(names, table)
         known = Interactions.from_arrays(
             known.users,
             known.items,
@@ -418,6 +419,16 @@ def _user_item_pair(tables: Any) -> tuple[Any, Any]:
     elif isinstance(tables, Sequence) and len(tables) == 2:
         return tables[0], tables[1]
     raise ValueError(f"`tables` must have users and items, got {type(tables).__name__}.")
+
+
+def _check_ids(names: np.ndarray, table: FeatureTable) -> None:
+    """Raises ``ValueError`` unless the ids are different rows of a table."""
+    rows, seen = {str(name) for name in np.asarray(table.ids).tolist()}, set()
+    for name in map(str, names.tolist()):
+        if name not in rows or name in seen:
+            state = "is repeated" if name in seen else "has no row"
+            raise ValueError(f"`ids` must be different rows of `table`, got {name}, which {state}.")
+        seen.add(name)
 
 
 def _float32(name: str, values: Any) -> np.ndarray:

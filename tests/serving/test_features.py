@@ -115,8 +115,10 @@ def test_refusals(model):
         model.with_items(FILMS, [90, 12])
     with raises(ValueError, match="`table` must have an item that the catalogue lacks"):
         model.with_items(FILMS).with_items(FILMS)
-    with raises(data.DataError, match="expected a row for each of 1 ids, got none"):
+    with raises(ValueError, match="`ids` must be different rows of `table`, got 77, which has no"):
         model.with_items(FILMS, [77])
+    with raises(ValueError, match="`ids` must be different rows of `table`, got 90, which is rep"):
+        model.with_items(FILMS, [90, 90])
     with raises(data.DataError, match="expected 'year' among the numbers"):
         model.with_items(data.FeatureTable.from_columns([99], {"genre": ["war"]}))
     narrow = FeatureModel(model.item_model.schema, np.zeros((1, 2), "f4"), np.zeros((2, 2), "f4"))

@@ -310,6 +310,13 @@ def test_numbers_out_of_range_are_named(numbers, message):
         rows.adam(1e-3, **numbers)
 
 
+@pytest.mark.parametrize("rule", [rows.adagrad, rows.rowwise_adagrad])
+@pytest.mark.parametrize("name", ["initial", "eps"])
+def test_accumulators_out_of_range_are_named(rule, name):
+    with raises(ValueError, match=f"`{name}`"):
+        rule(1e-3, **{name: -1.0})
+
+
 def test_bfloat16_tables_stay_bfloat16():
     table = TABLE.astype(jnp.bfloat16)
     for name in ("rowwise adagrad", "adam"):

@@ -1,5 +1,6 @@
 """Row transformations, and those without lazy updates: SGD and Adagrad."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
+
+from ..._checks import check_range
 
 Rate = float | Array | Callable[[Int[Array, ""]], Float[Array, ""]]
 """Learning rate, or a function from the step, counted from 0, to its learning rate."""
@@ -93,8 +96,9 @@ def adagrad(learning_rate: Rate, *, initial: float = 0.1, eps: float = 1e-7) -> 
     Args:
       learning_rate: See :data:`Rate`.
       initial: Initial value of :math:`G`, >= 0.
-      eps: :math:`\epsilon`.
+      eps: :math:`\epsilon`, >= 0.
     """
+    _check_accumulator(initial, eps)
     schedule = as_schedule(learning_rate)
 
     def init(rows: Array) -> Array:
@@ -108,6 +112,11 @@ def adagrad(learning_rate: Rate, *, initial: float = 0.1, eps: float = 1e-7) -> 
     return RowTransformation(init, None, update)
 
 
+def _check_accumulator(initial: float, eps: float) -> None:
+    for name, value in (("initial", initial), ("eps", eps)):
+        check_range(name, value, 0, math.inf, high_open=True)
+
+
 def rowwise_adagrad(
     learning_rate: Rate, *, initial: float = 0.1, eps: float = 1e-7
 ) -> RowTransformation:
@@ -119,12 +128,13 @@ def rowwise_adagrad(
     Args:
       learning_rate: See :data:`Rate`.
       initial: Initial value of the accumulator, >= 0.
-      eps: Added to the accumulator before the square root.
+      eps: Added to the accumulator before the square root, >= 0.
 
     References:
       Mudigere et al., Software-Hardware Co-design for Fast and Scalable Training of Deep Learning
       Recommendation Models, 2022, section 4.1.4.
     """
+    _check_accumulator(initial, eps)
     schedule = as_schedule(learning_rate)
 
     def init(rows: Array) -> Array:
