@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -146,6 +146,10 @@ class FittedBaseline:
             best[start : start + _BLOCK, :kept] = values
             items[start : start + _BLOCK, :kept] = np.where(values > -np.inf, found, -1)
         return items, best
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the fields alone: functions that are cached cannot be pickled."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def histories(self) -> Histories:

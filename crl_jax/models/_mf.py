@@ -1,8 +1,7 @@
 """Matrix factorisation, an encoder of two embedding tables."""
 
 from collections.abc import Callable
-from dataclasses import field
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -17,16 +16,29 @@ Initializer = Callable[[Key[Array, ""], tuple[int, int]], Array]
 """``initializer(key, shape)``, such as those of ``jax.nn.initializers``."""
 
 
-@cache
+@dataclass(frozen=True)
+class _Normal:
+    """Equal for equal deviations, so that jit caches match, and can be pickled."""
+
+    deviation: float
+
+    def __call__(self, key: Key[Array, ""], shape: tuple[int, int]) -> Array:
+        return jax.nn.initializers.normal(self.deviation)(key, shape)
+
+
 def normal(deviation: float) -> Initializer:
-    """Normal initializer; equal arguments return the same function, so that jit caches match."""
-    return jax.nn.initializers.normal(deviation)
+    """Normal initializer; initializers of equal deviations are equal."""
+    return _Normal(deviation)
 
 
-xavier_normal: Initializer = jax.nn.initializers.xavier_normal()
-"""Xavier normal initializer, :func:`jax.nn.initializers.xavier_normal` with its defaults."""
-xavier_uniform: Initializer = jax.nn.initializers.xavier_uniform()
-"""Xavier uniform initializer, :func:`jax.nn.initializers.xavier_uniform` with its defaults."""
+def xavier_normal(key: Key[Array, ""], shape: tuple[int, int]) -> Array:
+    """Xavier normal initializer, :func:`jax.nn.initializers.xavier_normal` with its defaults."""
+    return jax.nn.initializers.xavier_normal()(key, shape)
+
+
+def xavier_uniform(key: Key[Array, ""], shape: tuple[int, int]) -> Array:
+    """Xavier uniform initializer, :func:`jax.nn.initializers.xavier_uniform` with its defaults."""
+    return jax.nn.initializers.xavier_uniform()(key, shape)
 
 
 def init_tables(

@@ -1,5 +1,7 @@
 """Baselines against definitions written with dense float64 matrices and loops."""
 
+import pickle
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -184,6 +186,15 @@ def test_scores_equal_the_definition(of, sizes):
     assert got.dtype == np.float32
     want = REFERENCES[type(of)](x, of)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
+def test_a_baseline_that_was_queried_can_be_sent_to_other_processes(of):
+    log, x = log_of(8, 14)
+    fitted, users = of.fit(log), np.arange(len(x))
+    want = fitted.scores(users)
+    again = pickle.loads(pickle.dumps(fitted))  # noqa: S301
+    np.testing.assert_array_equal(again.scores(users), want)
 
 
 @pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)

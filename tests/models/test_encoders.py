@@ -1,6 +1,7 @@
 """Encoders: matrix factorisation, scores by product and by cosine, what makes two equal."""
 
 import dataclasses
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from crl_jax.models import (
     Tables,
     inner_scores,
     normal,
+    xavier_normal,
     xavier_uniform,
 )
 
@@ -176,3 +178,11 @@ def test_bad_arguments_are_named(bad, message):
 def test_an_encoder_says_how_it_encodes():
     with raises(TypeError, match="abstract"):
         Encoder(2, 3)  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize("initializer", [xavier_normal, xavier_uniform, normal(0.1)])
+def test_encoders_can_be_sent_to_other_processes(initializer):
+    encoder = MatrixFactorization(3, 4, 2, initializer=initializer)
+    again = pickle.loads(pickle.dumps(encoder))  # noqa: S301
+    assert again == encoder
+    assert hash(jax.tree.structure(again)) == hash(jax.tree.structure(encoder))
