@@ -1,5 +1,6 @@
 """Parametric distributions of scores, and the distribution of order statistics."""
 
+import math
 from dataclasses import field
 from functools import partial
 from typing import Annotated, Any
@@ -35,7 +36,10 @@ class Normal(Distribution):
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Probability density function."""
-        return jax.scipy.stats.norm.pdf(*_typed(x, self.mean, self.std))
+        x, mean, std = _typed(x, self.mean, self.std)
+        # The square of a tiny deviation would be 0; the density underflows long before the bounds.
+        z = jnp.clip((x - mean) / std, -1e3, 1e3)
+        return jnp.exp(-(z**2) / 2) / (std * math.sqrt(2 * math.pi))
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Cumulative distribution function."""

@@ -130,3 +130,12 @@ def test_gradients_of_order_statistics_are_finite_where_the_cdf_is_0_or_1(k, n):
     np.testing.assert_allclose(
         jax.vmap(jax.grad(of.cdf))(inside), of.pdf(inside), rtol=1e-3, atol=1e-7
     )
+
+
+@pytest.mark.parametrize("std", [1e-30, 1e-20, 1e20])
+def test_a_normal_density_of_an_extreme_deviation(std):
+    of = stats.Normal(0.0, std)
+    x = jnp.array([0.0, 0.5 * std, -2 * std, 1.0, -1e30], jnp.float32)
+    want = scipy.stats.norm(0, std).pdf(np.asarray(x, np.float64))
+    np.testing.assert_allclose(of.pdf(x), want, rtol=1e-5, atol=1e-38)
+    assert np.isfinite(jax.vmap(jax.grad(lambda x: of.pdf(x) * std))(x)).all()
