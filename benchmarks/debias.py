@@ -7,12 +7,12 @@ best after a third of the training. All runs of a loss are trained together. Val
 the epochs and beta, and the point of the grid that a search would choose; the best point on test
 data is a bound that no search can reach. The datasets are those of ``benchmarks.defaults``.
 
-    python -m benchmarks.debias --data DIR --out benchmarks/results/debias.csv
+    python -m benchmarks.debias --data DIR --seeds 3 --out benchmarks/results/debias.csv
 
-``DIR`` has the folder ml-100k.
+``DIR`` has the folders ml-100k, ml-1m, gowalla and yelp2018.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,6 +149,26 @@ def measure(split: data.Split, name: str, n_seeds: int, epochs: int | None = Non
     return rows
 
 
+def summarize(rows: Sequence[Row]) -> Row:
+    """Returns the row of a loss on a dataset: means over seeds, and all numbers that were chosen.
+
+    The regrets are those of the means, and their deviation is that over seeds.
+    """
+    row = {name: rows[0][name] for name in ("dataset", "interactions", "loss", "epochs", "points")}
+    row["seeds"] = len(rows)
+    scores = METRIC, *(f"{METRIC}_{name}" for name in ("searched", "best", "worst"))
+    for name in ("tau_plus", "alpha", "cost", *scores):
+        row[name] = np.mean([of_seed[name] for of_seed in rows]).item()
+    for name in ("searched", "best"):
+        row[f"regret_{name}"] = 1 - row[METRIC] / row[f"{METRIC}_{name}"]
+        row[f"regret_{name}_std"] = np.std([of_seed[f"regret_{name}"] for of_seed in rows]).item()
+    for name in rows[0]:
+        if name == "beta" or name.startswith(("searched_", "best_")):
+            values = sorted({float(of_seed[name]) for of_seed in rows})
+            row[name] = ", ".join(f"{value:g}" for value in values if not np.isnan(value))
+    return row
+
+
 def _parts(
     method: Method, points: list[dict[str, float]], place: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +197,7 @@ def main() -> None:
     arguments.add_argument("--data", type=Path, required=True, help="folder of the datasets")
     arguments.add_argument(
         "--datasets", nargs="+", choices=list(DATASETS),
-        default=["ml-100k-thin", "simulated-sparse", "simulated-dense", "ml-100k"],
+        default=[name for name in DATASETS if name != "gowalla"],
     )  # fmt: skip
     arguments.add_argument("--losses", nargs="+", choices=list(METHODS), default=list(METHODS))
     arguments.add_argument("--seeds", type=count, default=1)
@@ -190,8 +210,9 @@ def main() -> None:
         split = data.with_validation(split, valid=0.1, seed=0)
         sizes = {"dataset": name, "interactions": len(split.train)}
         for loss in args.losses:
-            rows = measure(split, loss, args.seeds, args.epochs)
-            report.add([{**sizes, **row} for row in rows])
+            rows = [{**sizes, **row} for row in measure(split, loss, args.seeds, args.epochs)]
+            report.add([summarize(rows)])
+            report.add(rows, "per_seed")
 
 
 if __name__ == "__main__":

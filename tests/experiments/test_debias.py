@@ -85,3 +85,17 @@ def test_the_benchmark_of_the_regret():
     assert (row["points"], row["cost"]) == (4, 1)
     assert row["best_tau_plus"] in (0, 1, 2, 4)
     assert np.isnan(row["best_beta"])
+
+
+def test_the_regret_of_several_seeds_is_that_of_their_means():
+    scores = {"ndcg@20": 0.2, "ndcg@20_searched": 0.2, "ndcg@20_best": 0.25, "ndcg@20_worst": 0.1}
+    first = {
+        "dataset": "d", "interactions": 9, "loss": "dpl", "epochs": 3, "points": 4, "cost": 1.0,
+        "tau_plus": 0.1, "alpha": np.nan, "beta": np.nan, **scores, "regret_searched": 0.0,
+        "regret_best": 0.2, "best_tau_plus": 4.0, "best_beta": np.nan, "searched_tau_plus": 1.0,
+    }  # fmt: skip
+    second = {**first, "ndcg@20_searched": 0.3, "regret_searched": 1 / 3, "best_tau_plus": 2.0}
+    row = debias.summarize([first, second])
+    assert row["regret_searched"] == pytest.approx(0.2)
+    assert row["regret_searched_std"] == pytest.approx(1 / 6)
+    assert (row["seeds"], row["best_tau_plus"], row["best_beta"]) == (2, "2, 4", "")
