@@ -50,7 +50,7 @@ class DataOptions:
     pairs: str | None = None
     """File of scored sentence pairs, such as STS-B: the cosine similarities of the pre-trained
     encoder are evaluated by their rank correlation with the scores."""
-    length: Annotated[int, Range(2, MOST)] = 32
+    length: Annotated[int, Range(3, MOST)] = 32
     """Maximum number of tokens of a text; longer texts are truncated."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
     """Seed of the sampling and of the splits."""
