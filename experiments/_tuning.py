@@ -65,7 +65,7 @@ class _Record:
         self._stored: list[dict[str, Any]] = read_json(path) if path.exists() else []
         if not (isinstance(self._stored, list) and all(map(_is_record, self._stored))):
             raise ValueError(
-                f"{path}: expected the trainings of a search; delete it to start anew."
+                f"{path}: expected the trainings of a search; delete it to start again."
             )
 
     @property

@@ -91,7 +91,7 @@ def test_a_terminated_process_does_not_train_to_the_end(ratings, tmp_path):
     jobs, said = run_job(
         recommend, *flags, "--out", str(tmp_path / "two"), second=["-c", terminated]
     )
-    assert jobs[1].returncode == -signal.SIGTERM, said  # the script has no handler of its own
+    assert jobs[1].returncode == -signal.SIGTERM, said  # without the program's handler
     assert jobs[0].returncode not in (0, None)
     assert not (tmp_path / "two" / "metrics.json").exists()
 
