@@ -137,7 +137,8 @@ def zero_shot(
       block_size: Number of rows per block; static.
 
     Returns:
-      Predicted classes, int32 ``[n]``; the lowest index for ties, -1 where a similarity is NaN.
+      Predicted classes, int32 ``[n]``; the lowest index for ties, -1 where a similarity is NaN, and
+      for all embeddings if no class has a valid prompt.
 
     Raises:
       ValueError: If a shape does not match or ``block_size`` is not positive.
@@ -162,9 +163,12 @@ def zero_shot(
     classes = normalize_rows(jnp.where(keep[..., None], classes, 0))
     classes = normalize_rows(jnp.sum(classes, axis=1))  # normalises the mean, too
 
+    has_prompt = jnp.any(keep, axis=1)
+
     def classify_block(block: Array) -> Array:
         cosines = jnp.matmul(normalize_rows(block), classes.T, precision=HIGHEST)
-        return best_class(jnp.where(jnp.any(keep, axis=1)[None], cosines, -jnp.inf))
+        best = best_class(jnp.where(has_prompt[None], cosines, -jnp.inf))
+        return jnp.where(jnp.any(has_prompt), best, -1)
 
     return map_blocks(classify_block, embeddings, block_size)
 

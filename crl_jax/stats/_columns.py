@@ -98,9 +98,9 @@ def select_largest(
 ) -> Int[Array, "k batch"]:
     """Row index of the ``rank``-th largest valid score of each column, counted from 0.
 
-    Ties are broken by row, the first one ranks highest; NaN ranks last. Exact, by binary search: 32
-    counts determine the bits of the score, and one more for each bit of ``n`` the row. GPUs sort
-    up to 4,096 rows.
+    Ties are broken by row, the first one ranks highest; NaN ranks last. Exact for scores in
+    float32, to which others are cast, by binary search: 32 counts determine the bits of the score,
+    and one more for each bit of ``n`` the row. GPUs sort up to 4,096 rows.
 
     Args:
       scores: Scores, ``[n, batch]``.

@@ -141,6 +141,8 @@ def test_a_class_without_prompts_and_a_nan():
     x = jnp.array([[1.0, 0.0], [jnp.nan, 1.0], [-1.0, -1.0]])
     where = jnp.array([False, True])
     np.testing.assert_array_equal(metrics.zero_shot(x, jnp.eye(2), where=where), [1, -1, 1])
+    none = jnp.zeros(2, bool)
+    np.testing.assert_array_equal(metrics.zero_shot(x, jnp.eye(2), where=none), [-1, -1, -1])
 
 
 def test_half_precision_is_that_of_the_rounded_numbers():
