@@ -30,15 +30,20 @@ def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
     return tuple(None if x is None else jnp.asarray(x).astype(dtype) for x in arrays)
 
 
-def whole_product(share: Any, count: Any) -> Any:
-    """Largest whole number up to ``share * count``, and k for a share k / n that was rounded down.
+def share_of(share: Any, count: Any) -> Any:
+    """``share * count``, which is exactly k for a share k / n that was rounded.
 
     Args:
       share: Shares of a floating type.
       count: Integers.
+
+    Returns:
+      Products of the type of the shares, of which the caller takes the floor or the ceiling.
     """
     product = share * count.astype(share.dtype)
-    return jnp.floor(product * (1 + 2 * float(jnp.finfo(share.dtype).eps))).astype(count.dtype)
+    nearest = jnp.round(product)
+    is_whole = jnp.abs(product - nearest) <= 2 * float(jnp.finfo(share.dtype).eps) * product
+    return jnp.where(is_whole, nearest, product)
 
 
 def cast_floats(tree: Any, dtype: Any) -> Any:

@@ -50,13 +50,14 @@ def main(
     return run(command, study.schema.flags)
 
 
-_OF_RESUMED = "resume", "device", "mesh", "processes"
-"""Names of the flags that a resumed run takes."""
+_OF_RESUMED = {"--resume", "--device", "--mesh", "--processes"}
+"""Flags that a resumed run takes."""
 
 
 def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, bool]:
     """Returns the configuration, the run directory, and whether its run is resumed."""
     schema = study.schema
+    flags = {word.partition("=")[0] for word in arguments if word.startswith("--")}
     default, arguments = take_base(arguments, study.recipes, schema, study.start)
     recipes = "\n      ".join(study.recipes)
     described = study.description.format(program=program(schema.command), recipes=recipes)
@@ -67,11 +68,7 @@ def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, 
             raise ValueError("--processes needs --out, a folder that all processes see.")
         name = f"{study.for_config(config).folder_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}"
         return config, now.out or Path("runs") / name, False
-    allowed = {name: getattr(now, name) for name in _OF_RESUMED}
-    flags = {word.partition("=")[0] for word in arguments if word.startswith("--")}
-    if flags - {f"--{name}" for name in _OF_RESUMED} or config != replace(
-        study.start({}), output=replace(schema.kind().output, **allowed)
-    ):
+    if flags - _OF_RESUMED:
         raise ValueError("--resume goes on with the run's own configuration; omit other flags.")
     config = rundir.open_run(now.resume, schema)
     output = replace(config.output, mesh=now.mesh or config.output.mesh, processes=now.processes)

@@ -81,7 +81,8 @@ class Positives:
         self, users: Int[Array, "*batch"], items: Int[Array, "*batch n"]
     ) -> Bool[Array, "*batch n"]:
         """Whether the users have seen the items in the same row."""
-        items = jnp.moveaxis(items.astype(jnp.int32), -1, 0)  # row bounds broadcast along the last
+        # Row bounds broadcast along the last axis.
+        items = jnp.moveaxis(items.astype(jnp.int32), -1, 0)
         low, high = self.indptr[users], self.indptr[users + 1]
         return jnp.moveaxis(rows_contain(self.items, items, low, high, self.rounds), 0, -1)
 

@@ -137,6 +137,10 @@ class HostBatches:
             n_batches = len(chunk)
             sizes = [_check_lengths(f"batch {first + i}", batch) for i, batch in enumerate(chunk)]
             for i, size in enumerate(sizes, first):
+                if size > len(local):
+                    raise ValueError(
+                        f"Batch {i} of the epoch must hold 1 to {len(local)} examples, got {size}."
+                    )
                 if is_over:
                     raise ValueError(
                         f"`batch_size` must be the number of examples of all batches but the last, "
@@ -153,7 +157,8 @@ class HostBatches:
                     f"`batches` must hold at least one batch per process, got none in epoch "
                     f"{epoch}."
                 )
-            steps = _stack(chunk, [last] * (n_batches - len(chunk)), first, local, config)
+            padding = [last] * (n_batches - len(chunk))
+            steps = _stack(chunk, sizes, padding, first, local, config)
             yield _make_global(steps, config) if _is_shared(config) else steps
             first += n_batches
 
@@ -221,16 +226,11 @@ def _count_fn(mesh: Mesh) -> Callable[[Array], Array]:
 
 
 def _stack(
-    chunk: list[Any], padding: list[Any], first: int, local: range, config: TrainConfig
-) -> Steps:
+    chunk: list[Any], n_examples: list[int], padding: list[Any], first: int, local: range,
+    config: TrainConfig,
+) -> Steps:  # fmt: skip
     """Stacks padded batches; those of ``padding`` are masked completely."""
-    sizes = np.array([len(jax.tree.leaves(batch)[0]) for batch in chunk], int)
-    for i, size in enumerate(sizes, first):
-        if not 1 <= size <= len(local):
-            raise ValueError(
-                f"Batch {i} of the epoch must hold 1 to {len(local)} examples, got {size}."
-            )
-    sizes = np.append(sizes, [0] * len(padding)).astype(int)
+    sizes = np.array([*n_examples, *[0] * len(padding)], int)
 
     def pad(x: Any) -> np.ndarray:
         # Repeats the last example: masked examples should be valid data.

@@ -57,7 +57,7 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, meta: dict[str, Any
     header = json.dumps({"meta": meta, "dtypes": dtypes}).encode()
     with whole(path) as partial, partial.open("wb") as file:
         arrays[_HEADER] = np.frombuffer(header, np.uint8)
-        # np.savez takes arrays as keyword arguments, beside `file` and `allow_pickle`.
+        # np.savez takes arrays as keyword arguments, in addition to `file` and `allow_pickle`.
         with zipfile.ZipFile(file, "w") as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:

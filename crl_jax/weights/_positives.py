@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_shape
-from .._floats import at_least_float32, whole_product
+from .._floats import at_least_float32, share_of
 from .._hyperparams import DropRate, NonNegative, Share, check_arguments, per_anchor
 from ..stats import Distribution
 
@@ -163,7 +163,7 @@ def small_loss_weights(
     kept = jnp.ones(losses.shape, bool) if where is None else where
 
     n = jnp.sum(kept)
-    dropped = whole_product(jnp.asarray(drop_rate, losses.dtype), n)
+    dropped = jnp.floor(share_of(jnp.asarray(drop_rate, losses.dtype), n)).astype(n.dtype)
     ascending = jnp.lexsort((losses.ravel(), ~kept.ravel()))  # stable; NaN sorts last
     counts = jnp.arange(losses.size) < n - dropped
     counts = jnp.zeros(losses.size, bool).at[ascending].set(counts, unique_indices=True)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._checks import check_negatives, check_shape
-from .._floats import at_least_float32, whole_product
+from .._floats import at_least_float32, share_of
 from .._hyperparams import Range, check_arguments, per_anchor
 from .._reduce import count_kept
 
@@ -94,7 +94,8 @@ def _upper_quantile(
     """The score of each row that ``floor(share * count)`` others exceed, without ties."""
     del threshold
     ordered = jnp.sort(neg if where is None else jnp.where(where, neg, -jnp.inf), axis=-1)
-    exceeding = jnp.minimum(whole_product(share, count), count - 1)
+    exceeding = jnp.floor(share_of(share, count)).astype(count.dtype)
+    exceeding = jnp.minimum(exceeding, count - 1)
     place = neg.shape[-1] - 1 - exceeding
     place = jnp.broadcast_to(place, neg.shape[:-1])[..., None]
     return jnp.take_along_axis(ordered, place, axis=-1)[..., 0]

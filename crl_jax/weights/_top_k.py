@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._checks import check_shape
-from .._floats import at_least_float32
+from .._floats import at_least_float32, share_of
 from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
 from ..stats import ranks
@@ -54,11 +54,7 @@ def top_k_threshold(
     where = is_number if where is None else where & is_number
     n = count_kept(scores, where)
     q = per_anchor("top_fraction", top_fraction, scores.shape[:-1], dtype)
-    # A fraction K/n that is rounded up must not count K + 1.
-    product = q * n.astype(dtype)
-    nearest = jnp.round(product)
-    is_whole = jnp.abs(product - nearest) <= 4 * float(jnp.finfo(dtype).eps) * product
-    k = jnp.where(is_whole, nearest, jnp.ceil(product)).astype(jnp.int32)
+    k = jnp.ceil(share_of(q, n)).astype(jnp.int32)
     rank = ranks(scores, where=where)
     above = expand_anchor_axis(n) - rank
     is_top = (rank > 0) & (above < expand_anchor_axis(jnp.maximum(k, 1)))
