@@ -32,14 +32,13 @@ def free_port() -> int:
 
 
 def batches_of(process, n_processes, pairs):
-    """Returns batches of 64 pairs, or one process's half of each; the second process has fewer."""
+    """Returns batches of 64 pairs, or one process's half of each; the second has none of the last."""
     import jax
     import numpy as np
 
-    n = len(pairs.users)
-    parts = [np.arange(n // 2), np.arange(n // 2, n // 2 + n // 3)]
-    halves = [[part[i : i + 32] for i in range(0, len(part), 32)] for part in parts]
-    halves[1] += [parts[1][:0]] * (len(halves[0]) - len(halves[1]))
+    rows = np.arange(len(pairs.users) // 64 * 64 + 10)
+    whole, last = rows[:-10].reshape(-1, 2, 32), rows[-10:]
+    halves = [[*whole[:, 0], last], [*whole[:, 1], last[:0]]]
 
     def take(rows):
         return jax.tree.map(lambda x: np.asarray(x)[rows], pairs)

@@ -215,7 +215,7 @@ def test_a_shared_checkpoint_that_is_damaged_or_of_another_training_is_refused(t
 
 @pytest.mark.slow
 def test_each_process_reads_its_own_part():
-    """The second has fewer batches than the first: its slots in the last ones are masked."""
+    """The second has fewer batches than the first: its slots in the last one are masked."""
     port = str(jobs.free_port())
     both = jobs.start([jobs.__file__, str(i), port] for i in range(2))
     one = jobs.train_from_host(0, 1)
