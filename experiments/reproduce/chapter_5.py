@@ -23,6 +23,8 @@ SIZES = (1, 3, 5, 10, 15)
 """Numbers of extra positives M, or of negatives N."""
 TAUS = (0.0, 0.02, 0.07, 0.15, 0.3)
 """Priors; at 0 the loss is not debiased."""
+TIMED_SIZES = (1, 4, 16, 32, 64)
+"""Numbers of extra positives M, or of negatives N, of which the time is measured."""
 _TIMED = {"bpr": RNS, "dpl": DPL, IN_BATCH.label: IN_BATCH, BNS.label: BNS}
 """The published times of BNS are those with the eCDF of the batch; BNS itself is exact."""
 _PLAIN = Minibatch(axes=())
@@ -62,13 +64,8 @@ def draw_hyperparameters(job: Job) -> None:
 
 
 def draw_epoch_times(job: Job) -> None:
-    """Figure 5.4: time per epoch, measured on some steps of each method, in batches of 1,024.
-
-    On CPUs the figure shows the processor time, since other processes prolong the other.
-    """
-    drawn, ylabel = 0, "seconds per epoch"
-    if jax.default_backend() == "cpu":
-        drawn, ylabel = 1, "processor seconds per epoch"
+    """Figure 5.4: time per epoch, measured on some steps of each method, in batches of 1,024."""
+    drawn, ylabel = _drawn_time()
     names, rows = [Path(world.folder).name for world in job.worlds], []
     figure = Figure(figsize=(max(6, 2 * len(names)), 4), layout="constrained")
     axes = figure.subplots()
@@ -88,6 +85,49 @@ def draw_epoch_times(job: Job) -> None:
     axes.margins(y=0.1)
     figure.legend(loc="outside lower center", ncols=len(_TIMED))
     finish(job, figure, ["dataset", "method", "seconds", "cpu_seconds"], rows, grid="y")
+
+
+def draw_cost(job: Job) -> None:
+    """Section 5.4: time per epoch of DPL against M and against N, beside that of BPR.
+
+    Each is measured as figure 5.4 is. The other number is that of DPL in figure 5.4, N = 5 or
+    M = 10.
+    """
+    changed: dict[tuple[str, int], Method] = {("bpr", 1): RNS}
+    for label, name in (("extra positives M", "n_pos"), ("negatives N", "n_neg")):
+        for size in TIMED_SIZES:
+            changed[label, size] = dataclasses.replace(DPL, **{name: size})
+    (world,) = job.worlds
+    steps = -(-len(world.train) // _PLAIN.batch_size)
+    speeds = [
+        speed_of(dataclasses.replace(method, minibatch=_PLAIN), world, job.options.out / "speeds")
+        for method in changed.values()
+    ]
+    rows = [
+        [*key, steps * speed.step, steps * speed.cpu_step]
+        for key, speed in zip(changed, speeds, strict=True)
+    ]
+    drawn, ylabel = _drawn_time()
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(rows[0][2 + drawn], color="grey", linestyle="--", label="bpr")
+    for label in dict.fromkeys(row[0] for row in rows[1:]):
+        times = [row[2 + drawn] for row in rows if row[0] == label]
+        axes.plot(TIMED_SIZES, times, "o-", label=f"dpl, {label}")
+    axes.set(xlabel="size", ylabel=ylabel)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    finish(job, figure, ["parameter", "size", "seconds", "cpu_seconds"], rows)
+
+
+def _drawn_time() -> tuple[int, str]:
+    """Returns which of the time and the processor time to draw, and its label.
+
+    On CPUs it is the processor time, since other processes prolong the other.
+    """
+    if jax.default_backend() == "cpu":
+        return 1, "processor seconds per epoch"
+    return 0, "seconds per epoch"
 
 
 def _contrastive_table(title: str, number: str) -> Target:
@@ -112,6 +152,9 @@ TARGETS: Mapping[str, Target] = {
     ),
     "figure-5.4": _of_datasets(
         title="time per epoch", make=draw_epoch_times, flags=("datasets",)
+    ),
+    "section-5.4": Target(
+        title="time per epoch of DPL", load=load_parts, make=draw_cost, settings=("minibatch",)
     ),
     "table-6.3": _contrastive_table("contrastive losses and BCL", "6.3"),
 }  # fmt: skip

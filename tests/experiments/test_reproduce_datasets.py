@@ -254,14 +254,20 @@ def test_fast_steps_are_measured_on_more_examples(worlds, tmp_path, monkeypatch,
     assert speed.validation == 0.5
 
 
-def test_the_time_of_an_epoch_is_steps_times_the_measured_time(run, tmp_path, monkeypatch):
-    measured = []
+@pytest.fixture
+def measured(monkeypatch):
+    """The methods of which the time was measured: the n-th takes n seconds per step."""
+    methods = []
 
     def measure(method, *_):
-        measured.append(method)
-        return cost.Speed(0.0, float(len(measured)), 0.0, 0.5 * len(measured))
+        methods.append(method)
+        return cost.Speed(0.0, float(len(methods)), 0.0, 0.5 * len(methods))
 
     monkeypatch.setattr(cost, "_measure", measure)
+    return methods
+
+
+def test_the_time_of_an_epoch_is_steps_times_the_measured_time(run, tmp_path, measured):
     assert run("figure-5.4", "--datasets", "ml-1m")[0] == 0
     rows = read_csv(tmp_path / "figure-5.4.csv")
     times = [(row["method"], float(row["seconds"])) for row in rows]
@@ -270,6 +276,18 @@ def test_the_time_of_an_epoch_is_steps_times_the_measured_time(run, tmp_path, mo
     sizes = {(m.recipe.encoder, m.minibatch.batch_size, m.points) for m in measured}
     assert sizes == {("mf", 1024, 1)}
     assert (tmp_path / "figure-5.4.png").stat().st_size > 5000
+
+
+def test_the_time_of_dpl_is_measured_for_each_size(run, dataset_folder, tmp_path, measured):
+    assert run("section-5.4", of=dataset_folder / "ml-1m")[0] == 0
+    _, *timed = rows = read_csv(tmp_path / "section-5.4.csv")
+    assert [float(row["cpu_seconds"]) for row in rows] == [0.5 * (i + 1) for i in range(len(rows))]
+    sizes = [("extra positives M", m.n_pos) for m in measured[1:6]]
+    sizes += [("negatives N", m.n_neg) for m in measured[6:]]
+    assert [(row["parameter"], int(row["size"])) for row in timed] == sizes
+    assert {m.n_neg for m in measured[1:6]} == {5}
+    assert {m.n_pos for m in measured[6:]} == {10}
+    assert (tmp_path / "section-5.4.png").stat().st_size > 5000
 
 
 def test_chapter_3_refuses_data_without_ratings(run, dataset_folder):
