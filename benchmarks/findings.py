@@ -175,6 +175,22 @@ STUDIES = {
         "curves",
         _GRAPH_SCALES,
     ),
+    "pair-losses": Study(
+        "Texts classify images without training on classes (Radford et al., Learning Transferable "
+        "Visual Models, 2021, section 3.1); false negatives have equal texts",
+        "pairs",
+        {"digits": ("--data", "digits")},
+        {
+            "CLIP": ("--loss", "clip"),
+            "equal excluded": ("--loss", "clip", "--exclude-equal", "True"),
+            "DCL": ("--loss", "debiased"),
+            "HCL": ("--loss", "hard"),
+            "BCL": ("--loss", "bayesian", "--alpha-from", "labels"),
+        },
+        "zero_shot",
+        "bars",
+        {"small": ("--epochs", "10")},
+    ),
 }
 """Studies by name."""
 
@@ -238,7 +254,7 @@ def _bars(axes: Axes, rows: Sequence[Row], metric: str) -> None:
     x = np.arange(len(rows))
     mean, std = (_numbers(rows, name) for name in (metric, f"{metric}_std"))
     axes.errorbar(x, mean, std, fmt="o", capsize=4)
-    axes.set_xticks(x, [row["way"] for row in rows])
+    axes.set_xticks(x, [row["way"].replace(" ", "\n") for row in rows])
     axes.set(xlim=(-0.5, len(rows) - 0.5), ylabel=f"{metric}, mean ± deviation over seeds")
     axes.grid(axis="y", alpha=0.3)
 

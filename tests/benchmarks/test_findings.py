@@ -12,8 +12,9 @@ from benchmarks._report import read_csv
 from experiments._study_command import configure
 from experiments.graphs._study import GraphStudy
 from experiments.images._study import Images
+from experiments.pairs._study import Pairs
 
-COMMANDS = {"images": Images, "graphs": GraphStudy}
+COMMANDS = {"images": Images, "graphs": GraphStudy, "pairs": Pairs}
 
 
 @pytest.mark.parametrize("name", findings.STUDIES)
