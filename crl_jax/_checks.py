@@ -134,6 +134,28 @@ def check_count(name: str, count: Any, minimum: float = 1) -> None:
         raise ValueError(f"`{name}` must be at least {minimum}, got {count}.")
 
 
+def check_sequences(name: str, rows: Any) -> None:
+    """Raises ``ValueError`` unless ``rows`` are integers ``[n, width]``, padded on the left alone.
+
+    Of traced rows the shape and the type are checked.
+    """
+    shape, dtype = getattr(rows, "shape", ()), getattr(rows, "dtype", None)
+    if len(shape) != 2 or dtype is None or not jnp.issubdtype(dtype, jnp.integer):
+        raise ValueError(
+            f"`{name}` must be integers [n, width], got {type(rows).__name__} of shape {shape}."
+        )
+    if isinstance(rows, Tracer):
+        return
+    is_item = np.asarray(rows) >= 0
+    is_wrong = (is_item[:, :-1] & ~is_item[:, 1:]).any(axis=1)
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        raise ValueError(
+            f"`{name}` must have padding on the left of the items alone, got {rows[row]} in row "
+            f"{row}."
+        )
+
+
 def as_mask(name: str, mask: Any) -> Any:
     """Converts a mask of booleans, or of zeros and ones, to a boolean array; None passes.
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from .._checks import check_choice
 from ._delimited import Layout, TextBlocks, column_names, open_blocks, read_frames
-from ._errors import DataError, shorten
+from ._errors import DataError, shorten, warn_if
 from ._features import FeatureTable
-from ._readers import say_missing
+from ._ids import find_fault
+from ._readers import check_text_options, say_missing
 from ._values import import_polars
 
 FeatureKind = Literal["number", "bag", "ignore"]
@@ -64,10 +65,11 @@ def read_features(
 ) -> FeatureTable:
     """Reads side features of users or items from delimited text, one id per line.
 
-    Columns whose values are all numbers are numeric; all others are bags of categories, which
-    ``separator`` divides. Empty fields are missing values. Files are those of :func:`read` in
-    the format ``csv``, with a header; RecBole's ``.user`` and ``.item``, whose header has the
-    kinds; and ``u.user``, ``u.item``, ``users.dat`` and ``movies.dat`` of MovieLens as distributed.
+    Columns whose values are all finite numbers are numeric; all others are bags of categories,
+    which ``separator`` divides, with a :class:`DataWarning` if most values are numbers. Empty
+    fields are missing values. Files are those of :func:`read` in the format ``csv``, with a header;
+    RecBole's ``.user`` and ``.item``, whose header has the kinds; and ``u.user``, ``u.item``,
+    ``users.dat`` and ``movies.dat`` of MovieLens as distributed.
 
     Args:
       path: The file.
@@ -80,6 +82,7 @@ def read_features(
       encoding: Encoding of the text; by default UTF-8, or Latin-1 for the files of MovieLens.
 
     Raises:
+      ValueError: If an argument is invalid.
       DataError: If the content is invalid, with ``file:line: expected ..., got ...``.
       FileNotFoundError: If there is no such file; the message lists the folder.
       ImportError: If polars is not installed.
@@ -92,6 +95,9 @@ def read_features(
         raise FileNotFoundError(say_missing(path))
     known = _FILES.get(path.name)
     codec = encoding or ("latin-1" if known else "utf-8")
+    check_text_options(codec, quote_char)
+    if delimiter is not None and len(delimiter) != 1:
+        raise ValueError(f"`delimiter` must be one character, got {delimiter!r}.")
     with open_blocks(path, codec) as blocks:
         if not (line := blocks.first_line()):
             raise DataError(f"{path}: expected features, got an empty file.")
@@ -118,6 +124,8 @@ def read_features(
                 f"{path}:{lines[index]}: expected a finite number as {name!r}, "
                 f"got {shorten(values[index])}."
             )
+        if numbers is None and name not in kinds:
+            _warn_of_numbers(path, name, values, lines)
         cut = separators.get(name, separator)
         parsed[name] = [_split(x, cut) for x in values] if numbers is None else numbers
     return FeatureTable.from_columns(ids, parsed, origin=str(path))
@@ -150,6 +158,8 @@ def _read_columns(
     for line, name in zip(lines, ids, strict=True):
         if not name:
             raise DataError(f"{path}:{line}: expected an id as {id_col!r}, got an empty field.")
+        if fault := find_fault(name):
+            raise DataError(f"{path}:{line}: expected {fault} as {id_col!r}, got {shorten(name)}.")
         if name in first:
             raise DataError(
                 f"{path}:{line}: expected one line for each id, got {name!r} again, which is in "
@@ -157,6 +167,19 @@ def _read_columns(
             )
         first[name] = line
     return ids, columns, lines
+
+
+def _warn_of_numbers(path: Path, name: str, values: Sequence[str], lines: Sequence[int]) -> None:
+    """Warns if most values of a column of categories are numbers."""
+    others = [i for i, x in enumerate(values) if x and _numbers([x]) is None]
+    n = sum(map(bool, values))
+    if 2 * len(others) < n:
+        warn_if(
+            len(others),
+            f"{name!r} is read as categories, since {{n}} of {n} values are no finite numbers, "
+            f"such as {shorten(values[others[0]])} in line {lines[others[0]]}; `kinds` decides",
+            of=str(path),
+        )
 
 
 def _numbers(values: Sequence[str]) -> np.ndarray | None:

@@ -1,7 +1,8 @@
 """Side features of users and items: raw columns by id, and their encoding as arrays."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -18,6 +19,7 @@ from ._errors import DataError, shorten, warn_if
 Combine = Literal["sum", "mean"]
 """Combination of the categories of one bag."""
 Bag = tuple[str, ...]
+_REAL = (int, float, np.integer, np.floating, np.bool_)
 
 
 @pytree_dataclass(eq=False)
@@ -73,8 +75,8 @@ class FeatureTable:
 
         Args:
           ids: Original ids ``[n]``, integers or text.
-          columns: Columns by name. Numbers ``[n]`` are numeric, with NaN where missing; text is
-            one category per id, ``""`` where missing; lists of text are several per id.
+          columns: Columns by name. Numbers ``[n]`` are numeric, text is one category per id, and
+            lists of text are several per id. None, NaN and ``""`` are missing values.
           origin: Source, for messages.
 
         Raises:
@@ -94,13 +96,13 @@ class FeatureTable:
         ordered = ascending[_ids.indices(names, codes, ascending)]
         numbers: dict[str, np.ndarray] = {}
         bags: dict[str, list[Bag]] = {}
+        if not isinstance(columns, Mapping):
+            raise DataError(f"{origin}: expected columns by name, got {type(columns).__name__}.")
         for name, values in columns.items():
-            if len(values) != len(codes):
-                raise DataError(
-                    f"{origin}: expected {len(codes)} values of {name!r}, got {len(values)}."
-                )
-            if _is_numeric(values):
-                column = np.asarray(values, np.float64)
+            if isinstance(values, str) or len(values) != len(codes):
+                got = repr(shorten(values)) if isinstance(values, str) else str(len(values))
+                raise DataError(f"{origin}: expected {len(codes)} values of {name!r}, got {got}.")
+            if (column := _as_numbers(values)) is not None:
                 check_shape(name, column, (len(codes),))
                 if np.isinf(column).any():
                     raise DataError(f"{origin}: expected finite numbers of {name!r}, got infinity.")
@@ -198,7 +200,8 @@ class FeatureSchema:
           combine: See the attributes.
 
         Returns:
-          The schema, without columns that are constant or entirely missing.
+          The schema, without columns that are constant or entirely missing. Numbers whose deviation
+          is too small for float64 are constant.
 
         Raises:
           ValueError: If an argument is out of range, an id has no row, or no feature remains.
@@ -209,8 +212,14 @@ class FeatureSchema:
         for name, column in table.numbers.items():
             values = column[rows]
             values = values[~np.isnan(values)]
-            if len(values) and values.min() < values.max():
-                numbers.append(NumberColumn(name, float(values.mean()), float(values.std())))
+            if not len(values):
+                continue
+            # Squares of large or tiny numbers leave float64; division by a power of two is exact.
+            _, exponent = np.frexp(np.abs(values).max())
+            unit = np.ldexp(values, 1 - exponent)
+            mean, deviation = (float(np.ldexp(f(unit), exponent - 1)) for f in (np.mean, np.std))
+            if deviation > 0:
+                numbers.append(NumberColumn(name, mean, deviation))
         bags = []
         for name, column in table.bags.items():
             counts = Counter(x for row in rows.tolist() for x in set(column[row]))
@@ -246,7 +255,8 @@ class FeatureSchema:
           ids: Ids of the rows, in the order of the result; by default all rows.
 
         Raises:
-          DataError: If a column is missing or an id has no row.
+          DataError: If a column is missing, an id has no row, or a standardised number exceeds
+            float32.
         """
         rows = np.arange(len(table)) if ids is None else table.rows(ids)
         for kind, columns in (("numbers", self.numbers), ("bags", self.bags)):
@@ -259,7 +269,16 @@ class FeatureSchema:
                     )
         dense = np.zeros((len(rows), self.n_dense), np.float32)
         for index, column in enumerate(self.numbers):
-            dense[:, index] = (table.numbers[column.name][rows] - column.mean) / column.deviation
+            raw = table.numbers[column.name][rows]
+            with np.errstate(over="ignore"):  # reported as infinite
+                dense[:, index] = (raw - column.mean) / column.deviation
+            if (is_infinite := np.isinf(dense[:, index])).any():
+                row = int(np.argmax(is_infinite))
+                raise DataError(
+                    f"{table.origin}: expected {column.name!r} near its mean {column.mean:g} in "
+                    f"training (deviation {column.deviation:g}), got {raw[row]:g} for the id "
+                    f"{table.ids[rows[row]]}."
+                )
         is_missing = np.isnan(dense)
         codes: list[list[int]] = [[] for _ in rows]
         weights: list[list[float]] = [[] for _ in rows]
@@ -296,18 +315,35 @@ class FeatureSchema:
           ValueError, TypeError, KeyError: If ``stored`` is another object.
         """
         numbers = tuple(NumberColumn(**column) for column in stored["numbers"])
+        for column in numbers:
+            if not (math.isfinite(column.mean) and 0 < column.deviation < math.inf):
+                raise ValueError(
+                    f"`stored` must have finite means and positive deviations, got {column}."
+                )
         bags = tuple(BagColumn(x["name"], tuple(x["vocabulary"])) for x in stored["bags"])
+        if any(isinstance(x["vocabulary"], str) for x in stored["bags"]):
+            raise ValueError("`stored` must have lists of categories, got text.")
         return cls(numbers, bags, stored["combine"])
 
 
-def _is_numeric(values: Any) -> bool:
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
-        return True
-    return all(isinstance(x, int | float | np.number) for x in values)
+def _as_numbers(values: Any) -> np.ndarray | None:
+    """Returns float64, NaN for missing values; None if another value is not a real number."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iufb":
+        if not all(x is None or isinstance(x, _REAL) for x in values):
+            return None
+        values = [np.nan if x is None else x for x in values]
+    try:
+        return np.asarray(values, np.float64)
+    except OverflowError:  # an integer beyond float64
+        return np.full(len(values), np.inf)
 
 
 def _as_bag(origin: str, name: str, value: Any) -> Bag:
-    bag = (value,) * (value != "") if isinstance(value, str) else tuple(value)
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return ()
+    if isinstance(value, str):
+        return (value,) * (value != "")
+    bag = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(category, str) for category in bag):
         raise DataError(
             f"{origin}: expected numbers, text or lists of text as {name!r}, got {shorten(value)}."

@@ -70,7 +70,7 @@ class IdEncoder:
         assert codes_of is not None
         for name in names:
             if name not in codes_of:
-                if expected := _find_fault(name):
+                if expected := find_fault(name):
                     raise InvalidValue(names.index(name), expected, name)
                 codes_of[name] = len(codes_of)
         return _narrow(np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names)))
@@ -98,7 +98,7 @@ def _encode_integers(
     return distinct, partial(np.searchsorted, distinct)
 
 
-def _find_fault(name: str) -> str | None:
+def find_fault(name: str) -> str | None:
     """Noun phrase for what an invalid id should have been, or None for a valid id."""
     if not name:
         return "a non-empty id"

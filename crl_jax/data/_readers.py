@@ -305,12 +305,7 @@ def _open(path: Path, options: ReadOptions) -> Iterator[_OpenFile]:
     format, encoding = options.get("format"), options.get("encoding", "utf-8")
     if format is not None and format not in get_args(Format):
         raise ValueError(f"`format` must be one of {get_args(Format)}, got {format!r}.")
-    try:
-        codecs.lookup(encoding)
-    except LookupError:
-        raise ValueError(f"`encoding` must be the name of a codec, got {encoding!r}.") from None
-    if len(quote_char := options.get("quote_char", '"')) > 1:
-        raise ValueError(f"`quote_char` must be one character or empty, got {quote_char!r}.")
+    check_text_options(encoding, options.get("quote_char", '"'))
     with ExitStack() as stack:
         where = str(path)
         if format is None and path.suffix.lower() == ".parquet":
@@ -393,6 +388,16 @@ def _check_lists(path: Path, blocks: TextBlocks) -> None:
             "'csv' with `user_col` = 0, `item_col` = 1 and `rating_col` = 2, or `format` = "
             "'lightgcn'."
         )
+
+
+def check_text_options(encoding: str, quote_char: str) -> None:
+    """Raises ``ValueError`` unless the encoding is known and quotes are single characters."""
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise ValueError(f"`encoding` must be the name of a codec, got {encoding!r}.") from None
+    if len(quote_char) > 1:
+        raise ValueError(f"`quote_char` must be one character or empty, got {quote_char!r}.")
 
 
 def _layout(

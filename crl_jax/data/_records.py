@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32, Shaped
 
+from .._checks import check_range
 from . import _ids
 from ._errors import DataError, shorten, warn_if
 from ._interactions import Interactions
@@ -113,6 +114,7 @@ def filter_by_rating(
     """Keeps interactions rated at least ``min_rating``, or all if it is None."""
     if min_rating is None:
         return data
+    check_range("min_rating", min_rating, -np.inf, np.inf)
     if data.ratings is None:
         raise DataError(f"{origin}: expected ratings, as `min_rating` is given, got none.")
     kept = data.select(data.ratings >= min_rating)

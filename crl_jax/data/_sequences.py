@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from .._checks import check_count, check_sequences
 from .._hyperparams import Range, check_arguments
 from ._interactions import Interactions
 from ._splits import _sort_by_ids
@@ -31,7 +32,7 @@ def item_sequences(data: Interactions, *, seed: int | None = 0) -> Int32[np.ndar
       longest sequence.
 
     Raises:
-      ValueError: If there are no timestamps.
+      ValueError: If there are no timestamps, or ``seed`` is not a whole number of at least 0.
 
     >>> log = Interactions.from_arrays(["a", "a", "b"], [3, 5, 5], timestamps=[20, 10, 0])
     >>> print(item_sequences(log))
@@ -40,6 +41,8 @@ def item_sequences(data: Interactions, *, seed: int | None = 0) -> Int32[np.ndar
     """
     if data.timestamps is None:
         raise ValueError("`data` must have timestamps, which order the items of a user.")
+    if seed is not None:
+        check_count("seed", seed, 0)
     n = len(data)
     tie = np.empty(n, np.int64)
     tie[_sort_by_ids(data)[1]] = np.arange(n) if seed is None else _shuffled(n, seed)
@@ -90,7 +93,7 @@ def leave_one_out(sequences: Int32[np.ndarray, "n_users width"]) -> SequenceSpli
       sequences: Rows padded on the left by -1, from :func:`item_sequences`.
 
     Raises:
-      ValueError: If no user has three items.
+      ValueError: If no user has three items, or rows are not padded on the left alone.
 
     References:
       Kang and McAuley, `Self-Attentive Sequential Recommendation
@@ -101,6 +104,7 @@ def leave_one_out(sequences: Int32[np.ndarray, "n_users width"]) -> SequenceSpli
     [[4 7]
      [8 9]] [5] [6]
     """
+    check_sequences("sequences", sequences)
     lengths = (sequences >= 0).sum(axis=1)
     tested = lengths >= _LEAST
     if not tested.any():

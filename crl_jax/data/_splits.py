@@ -228,15 +228,16 @@ def k_core(data: Interactions, k: int, *, item_k: int | None = None) -> Interact
       least ``item_k``. Vocabularies contain the remaining users and items only, in their order.
 
     Raises:
-      ValueError: If ``k`` or ``item_k`` is less than 1, or no interaction remains.
+      ValueError: If ``k`` or ``item_k`` is not a whole number of at least 1, or no interaction
+        remains.
 
     >>> log = Interactions.from_arrays([1, 1, 2, 2, 3], [5, 6, 5, 6, 7])
     >>> k_core(log, 2)
     Interactions(2 users, 2 items, 4 interactions)
     """
     item_k = k if item_k is None else item_k
-    check_range("k", k, 1, np.inf)
-    check_range("item_k", item_k, 1, np.inf)
+    check_count("k", k)
+    check_count("item_k", item_k)
     core = data
     while True:
         mask = (core.degrees >= k)[core.users] & (core.item_counts >= item_k)[core.items]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from .._checks import check_count
 from .._pytree import STATIC, pytree_dataclass
 from .._take import csr_entries
 
@@ -142,6 +143,8 @@ def eval_layout(
         or if there is no user to evaluate.
     """
     check_interactions("train", train)
+    if not isinstance(exclude, Sequence):
+        raise ValueError(f"`exclude` must be a sequence of datasets, got {type(exclude).__name__}.")
     others = [("test", test), *(("exclude", data) for data in exclude)]
     if candidates is not None:
         others.append(("candidates", candidates))
@@ -263,8 +266,7 @@ def block_layout(
         block_size = max(
             _ROW_MULTIPLE, min(256, _MAX_SCORES // n_items // _ROW_MULTIPLE * _ROW_MULTIPLE)
         )
-    if block_size < 1:
-        raise ValueError(f"`block_size` must be positive, got {block_size}.")
+    check_count("block_size", block_size)
     n = users.size
     block = -(-min(block_size, n) // _ROW_MULTIPLE) * _ROW_MULTIPLE
     n_blocks = -(-n // block)

@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_range, check_shape
+from .._checks import check_count, check_range, check_shape
 from .._floats import at_least_float32
 from .._mesh import DATA, TABLE, mesh_axis
 from .._search import rows_contain
@@ -211,8 +211,11 @@ def recommend(
     check_interactions("exclude", exclude)
     _check_users(params, exclude.n_users)
     users = np.asarray(users)
-    if k < 1:
-        raise ValueError(f"`k` must be positive, got {k}.")
+    check_count("k", k)
+    if users.ndim != 1 or (users.size and users.dtype.kind not in "iu"):
+        raise ValueError(
+            f"`users` must be integers [n_users], got {users.dtype} of shape {users.shape}."
+        )
     if not users.size or users.min() < 0 or users.max() >= exclude.n_users:
         raise ValueError(f"`users` must hold ids in [0, {exclude.n_users}), got {users}.")
     masked = pair_ids(exclude, users=np.unique(users))
@@ -296,10 +299,12 @@ def _list_metrics(
 
 
 def _cutoffs(ks: Sequence[int] | int) -> tuple[int, ...]:
-    ks = (int(ks),) if isinstance(ks, int | np.integer) else tuple(ks)
-    if not ks or min(ks) < 1 or any(k != int(k) for k in ks):
-        raise ValueError(f"`ks` must hold one or more positive whole cutoffs, got {ks}.")
-    return ks
+    cutoffs = tuple(ks) if isinstance(ks, Sequence | np.ndarray) else (ks,)
+    if not cutoffs:
+        raise ValueError("`ks` must hold one or more cutoffs, got none.")
+    for k in cutoffs:
+        check_count("ks", k)
+    return tuple(map(int, cutoffs))
 
 
 def _check_users(params: Any, n_users: int) -> None:

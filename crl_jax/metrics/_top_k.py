@@ -77,10 +77,18 @@ def top_k_recall(
 ) -> float:
     """Computes the recall of approximate top-k items over all rows; -1 marks padding.
 
+    Raises:
+      ValueError: If the arrays are not two-dimensional or differ in their number of rows.
+
     >>> top_k_recall(np.array([[5, 2, 7]]), np.array([[5, 7, 1]]))
     0.6666666666666666
     """
     found, exact = np.asarray(found), np.asarray(exact)
+    if found.ndim != 2 or exact.ndim != 2 or len(found) != len(exact):
+        raise ValueError(
+            "`found` and `exact` must have shapes [rows, k] with equal rows, "
+            f"got {found.shape} and {exact.shape}."
+        )
     hits = (found[:, :, None] == exact[:, None, :]).any(axis=1)[exact >= 0]
     return float(np.mean(hits)) if hits.size else 1.0
 

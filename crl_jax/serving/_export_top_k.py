@@ -54,6 +54,10 @@ def export_top_k(
     """
     import_optional("flatbuffers", "export_top_k needs flatbuffers", "export")
     k = checked_k(k)
+    if isinstance(platforms, str) or not platforms:
+        raise ValueError(
+            f"`platforms` must be a sequence of one or more platforms, got {platforms!r}."
+        )
     for platform in platforms:
         check_choice("platforms", platform, _PLATFORMS)
     n, n_items, dim, m = export.symbolic_shape("n, n_items, dim, m")

@@ -111,16 +111,8 @@ class Recommender(BaseRecommender):
                     f"`{name}` must have the width {self.items.shape[1]} of `items`, "
                     f"got {model.dense.shape[1]}."
                 )
-        # In float64 without a float64 copy of the table.
-        squares = [
-            np.einsum("nd,nd->n", x, x, dtype=np.float64).max() for x in (self.users, self.items)
-        ]
-        longest = np.sqrt(squares)
-        if self.similarity == "inner" and longest[0] * longest[1] > np.finfo(np.float32).max:
-            raise ValueError(
-                "`users` and `items` must have inner products within float32, "
-                f"got vectors as long as {longest[0]:.3g} and {longest[1]:.3g}."
-            )
+        if self.similarity == "inner":
+            self._check_products("`users` and `items`", self.users)
 
     @classmethod
     def from_tables(
@@ -245,14 +237,23 @@ class Recommender(BaseRecommender):
           exclude: As for :meth:`recommend`.
 
         Raises:
-          ValueError: If there is no ``user_model``, an id is unknown, or ``k`` is below 1.
+          ValueError: If there is no ``user_model``, an id is unknown, ``k`` is below 1, or a vector
+            of a user or an inner product exceeds float32.
         """
         if self.user_model is None:
             raise ValueError(_NO_MODEL.format("user_model"))
         names = table.ids if ids is None else table.ids[table.rows(ids)]
         vectors = self.user_model.vectors(table, names)
+        is_finite = np.isfinite(vectors).all(axis=1)
+        if not is_finite.all():
+            raise ValueError(
+                f"`table` must have features whose vectors are within float32, got others for the "
+                f"user {names[int(np.argmin(is_finite))]}."
+            )
         if self.similarity == "cosine":
             vectors = _unit(vectors)
+        else:
+            self._check_products("`table` and the items", vectors)
         known = np.zeros(len(names) + 1, np.int64), np.empty(0, np.int64)
         lists = self._top_k(vectors, known, k, True, candidates, exclude)
         return Recommendations(names, *lists, np.zeros(len(names), bool))
@@ -373,6 +374,10 @@ class Recommender(BaseRecommender):
         return f"Recommender({sizes}{self.items.shape[1]}, {self.similarity})"
 
     @cached_property
+    def _longest_item(self) -> float:
+        return _longest(self.items)
+
+    @cached_property
     def _item_table(self) -> _Table:
         return _Table(self._item_ids, self.item_vectors)
 
@@ -389,6 +394,15 @@ class Recommender(BaseRecommender):
     @cached_property
     def _solver(self) -> "_FoldIn":
         return _FoldIn(self.item_vectors)
+
+    def _check_products(self, name: str, users: np.ndarray) -> None:
+        """Raises ``ValueError`` if an inner product with an item may exceed float32."""
+        longest = _longest(users)
+        if longest * self._longest_item > float(np.finfo(np.float32).max):
+            raise ValueError(
+                f"{name} must have inner products within float32, "
+                f"got vectors as long as {longest:.3g} and {self._longest_item:.3g}."
+            )
 
     def _queries(self, users: np.ndarray) -> Float32[np.ndarray, "n dim"]:
         return self.user_vectors[users]
@@ -440,6 +454,12 @@ def _float32(name: str, values: Any) -> np.ndarray:
         array = array.astype(np.float32)
     array.setflags(write=False)
     return array
+
+
+def _longest(vectors: np.ndarray) -> float:
+    """Greatest length of a row, in float64 without a float64 copy of the table."""
+    squares = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)
+    return float(np.sqrt(squares.max(initial=0)))
 
 
 def _unit(vectors: np.ndarray) -> Float32[np.ndarray, "n dim"]:

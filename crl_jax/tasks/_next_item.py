@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Key
 
 from .._blocks import map_blocks
-from .._checks import check_count
+from .._checks import check_count, check_sequences
 from .._floats import at_least_float32
 from .._hyperparams import Range, check_hyperparams
 from .._pytree import STATIC, pytree_dataclass
@@ -96,20 +97,8 @@ class NextItem(Task):
 
     def check_data(self, data: Any) -> None:
         """Raises ``ValueError`` unless the data are sequences, one of which has two items."""
-        shape, dtype = getattr(data, "shape", ()), getattr(data, "dtype", None)
-        if len(shape) != 2 or dtype is None or not jnp.issubdtype(dtype, jnp.integer):
-            raise ValueError(
-                f"`data` of NextItem must be integers [n, width], got {type(data).__name__} of "
-                f"shape {shape}."
-            )
-        items = np.asarray(data)
-        if items.size and items.max() >= self.n_items:
-            raise ValueError(
-                f"`data` must have items below `n_items` {self.n_items}, got {items.max()}."
-            )
-        if ((items[:, :-1] >= 0) & (items[:, 1:] < 0)).any():
-            raise ValueError("`data` must have padding on the left of the items alone.")
-        if not (items[:, :-1] >= 0).any():
+        self._check_items("data", data)
+        if not (np.asarray(data)[:, :-1] >= 0).any():
             raise ValueError("`data` must have a sequence of two items or more.")
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
@@ -167,14 +156,23 @@ class NextItem(Task):
           histories: Items of each user, padded on the left by negative ids; their last ``window``
             items are used. Users need not be those of the training.
           block_size: Number of histories per block, which bounds the memory; static.
+
+        Raises:
+          ValueError: If ``histories`` are no sequences of items below ``n_items`` with padding on
+            the left alone, or ``block_size`` is below 1.
         """
         check_count("block_size", block_size)
 
         def encode(block: Any) -> Any:
             return self.network.apply(params, model_state, block)[0][:, -1]
 
-        users = map_blocks(encode, histories[:, -self.window :], block_size)
-        return Tables(*at_least_float32(users, self._item_vectors(params, model_state)))
+        items = self._item_vectors(params, model_state)
+        self._check_items("histories", histories)
+        if len(histories):
+            users = map_blocks(encode, histories[:, -self.window :], block_size)
+        else:
+            users = items[:0]
+        return Tables(*at_least_float32(users, items))
 
     def top_k(
         self, params: Any, model_state: Any, histories: Int[Array, "n width"], k: int, *,
@@ -187,6 +185,9 @@ class NextItem(Task):
           k: Number of items, ``1 <= k <= n_items``. Static.
           exclude_seen: Whether items of the history are excluded; the lists of long histories may
             then be padded by item -1 with score -inf. Static.
+
+        Raises:
+          ValueError: As :meth:`tables`, or if ``k`` is out of range.
         """
         tables = self.tables(params, model_state, histories)
         scores = jnp.matmul(tables.users, tables.items.T, precision=jax.lax.Precision.HIGHEST)
@@ -196,6 +197,14 @@ class NextItem(Task):
             scores = scores.at[rows, seen].set(-jnp.inf, mode="drop")
         values, items = top_k(scores, k)
         return values, jnp.where(values > -jnp.inf, items, -1)
+
+    def _check_items(self, name: str, rows: Any) -> None:
+        """Raises ``ValueError`` unless ``rows`` are sequences of known items."""
+        check_sequences(name, rows)
+        if not isinstance(rows, Tracer) and rows.size and rows.max() >= self.n_items:
+            raise ValueError(
+                f"`{name}` must have items below `n_items` {self.n_items}, got {rows.max()}."
+            )
 
     def _item_vectors(self, params: Any, model_state: Any) -> Float[Array, "n_items dim"]:
         vectors = self.network.apply(params, model_state, method="item_vectors")[0]

@@ -95,9 +95,8 @@ def known_histories(log: data.Interactions, item_ids: np.ndarray) -> tuple[np.nd
     Raises:
       ValueError: If there are no timestamps, or no known items.
     """
-    index = {item: i for i, item in enumerate(item_ids.tolist())}
-    index |= {str(item): i for item, i in index.items()}
-    known = np.array([index.get(item, -1) for item in log.item_ids.tolist()], np.int32)
+    index = {str(item): i for i, item in enumerate(item_ids.tolist())}  # 7 and "7" are one id
+    known = np.array([index.get(str(item), -1) for item in log.item_ids.tolist()], np.int32)
     kept = known[log.items] >= 0
     if not kept.any():
         raise ValueError("--data has none of the items of the run.")

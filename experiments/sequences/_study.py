@@ -128,9 +128,11 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
             log = data.k_core(log, options.core)
         split = data.leave_one_out(data.item_sequences(log, seed=options.order_seed))
     assert log.timestamps is not None
-    pairs = np.stack([log.users.astype(np.float64), log.timestamps.astype(np.float64)], axis=1)
-    _, counts = np.unique(pairs, axis=0, return_counts=True)
-    return Problem(log, split, int(counts[counts > 1].sum()))
+    order = np.lexsort((log.timestamps, log.users))
+    users, times = log.users[order], log.timestamps[order]
+    is_tie = (users[1:] == users[:-1]) & (times[1:] == times[:-1])  # with the one before
+    has_tie = np.append(is_tie, False) | np.append(False, is_tie)
+    return Problem(log, split, int(has_tie.sum()))
 
 
 class Sequences(TaskStudy[Config, Problem]):

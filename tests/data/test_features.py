@@ -107,6 +107,7 @@ def test_u_item_has_a_number_per_genre(tmp_path):
     [
         (CSV + "7,1,war,X,1\n", {}, ":5: expected one line for each id, got '7' again, .* line 2"),
         (CSV + ",1,war,X,1\n", {}, ":5: expected an id as 'item', got an empty field"),
+        (CSV + "-8,1,war,X,1\n", {}, ":5: expected a non-negative id as 'item', got '-8'"),
         (CSV + "8,1,war\n", {}, ":5: expected 5 fields separated by ',', got 3"),
         (
             CSV.replace("2000", "soon"),
@@ -125,10 +126,26 @@ def test_wrong_files_are_refused_by_file_and_line(tmp_path, content, options, me
         read_features(path, **options)
 
 
+def test_numbers_with_other_values_among_them_are_counted(tmp_path):
+    path = write(tmp_path / "films.csv", CSV + "8,nan,war,D,1\n")
+    with pytest.warns(DataWarning, match=r"'year' is read as cat.* 1 of 3 .* 'nan' in line 5"):
+        assert "year" in read_features(path).bags
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "year" in read_features(path, kinds={"year": "bag"}).bags
+
+
 def test_other_refusals(tmp_path):
     write(tmp_path / "films.csv", CSV)
     with pytest.raises(FileNotFoundError, match=r"none\.csv: no such file; .* has films\.csv"):
         read_features(tmp_path / "none.csv")
+    for option, value, message in (
+        ("delimiter", ",,", "must be one character, got ',,'"),
+        ("quote_char", "xx", "must be one character or empty, got 'xx'"),
+        ("encoding", "none", "must be the name of a codec, got 'none'"),
+    ):
+        with raises(ValueError, match=f"`{option}` {message}"):
+            read_features(tmp_path / "films.csv", **{option: value})
     with raises(ValueError, match=r"`kinds\['year'\]` must be one of number, bag, ignore"):
         read_features(tmp_path / "films.csv", kinds={"year": "float"})
 
@@ -147,11 +164,60 @@ def test_ids_without_a_row_are_refused(films):
         ({"x": [1.0]}, "expected 2 values of 'x', got 1"),
         ({"x": [1.0, np.inf]}, "expected finite numbers of 'x', got infinity"),
         ({"x": [["a"], [1]]}, "expected numbers, text or lists of text as 'x', got \\[1\\]"),
+        ({"x": ["a", 1.0]}, "expected numbers, text or lists of text as 'x', got 1.0"),
+        ({"x": np.array(["2020", "2021"], "datetime64[Y]")}, "lists of text as 'x', got .*2020"),
+        ({"x": [1 + 1j, 2j]}, "expected numbers, text or lists of text as 'x', got .*1j"),
+        ({"x": [10**400, 1]}, "expected finite numbers of 'x', got infinity"),
+        ({"x": "ab"}, "expected 2 values of 'x', got \"'ab'\""),
+        ([1, 2], "expected columns by name, got list"),
     ],
 )
 def test_wrong_columns_are_refused(columns, message):
-    with pytest.raises(DataError, match=message):
+    with raises(DataError, match=message):
         FeatureTable.from_columns([1, 2], columns)
+
+
+def test_none_and_nan_are_missing_values():
+    columns = {"x": [1.5, None], "y": ["a", None], "z": [float("nan"), ["b", "c"]], "w": [None] * 2}
+    table = FeatureTable.from_columns([1, 2], columns)
+    np.testing.assert_array_equal(table.numbers["x"], [1.5, np.nan])
+    assert np.isnan(table.numbers["w"]).all()
+    assert {name: list(bag) for name, bag in table.bags.items()} == {
+        "y": [("a",), ()], "z": [(), ("b", "c")],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e-200, 1.0, 1e200, 1e307])
+def test_numbers_of_any_size_are_standardised(scale):
+    table = FeatureTable.from_columns([1, 2, 3], {"x": scale * np.array([-1.0, 0.0, 4.0])})
+    got = FeatureSchema.fit(table).transform(table)
+    want = (np.array([-1.0, 0.0, 4.0]) - 1) / np.sqrt(14 / 3)
+    np.testing.assert_allclose(got.dense[:, 0], want, rtol=1e-6)
+
+
+def test_a_number_without_a_deviation_in_float64_is_constant():
+    table = FeatureTable.from_columns([1, 2], {"x": [0.0, 5e-324], "y": [1.0, 2.0]})
+    assert [column.name for column in FeatureSchema.fit(table).numbers] == ["y"]
+
+
+def test_numbers_far_beyond_those_of_training_are_refused(films):
+    schema = FeatureSchema.fit(films)
+    far = FeatureTable.from_columns([7], {"year": [1e300], "genres": ["war"], "studio": ["a"]})
+    with pytest.raises(DataError, match=r"expected 'year' near its mean 2003.* 1e\+300 .* id 7"):
+        schema.transform(far)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"numbers": [{"name": "x", "mean": 0.0, "deviation": 0.0}]}, "positive deviations"),
+        ({"numbers": [{"name": "x", "mean": float("nan"), "deviation": 1.0}]}, "finite means"),
+        ({"bags": [{"name": "x", "vocabulary": "ab"}]}, "lists of categories, got text"),
+    ],
+)
+def test_damaged_schemas_are_refused(part, message):
+    with pytest.raises(ValueError, match=message):
+        FeatureSchema.from_dict({"numbers": [], "bags": [], "combine": "mean"} | part)
 
 
 def test_repeated_ids_are_refused():

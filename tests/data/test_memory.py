@@ -189,6 +189,8 @@ def test_columns_belong_to_tables():
             as_interactions(x, user_col=0)
     with raises(DataError, match="Interactions: expected ratings, as `min_rating` is given"):
         as_interactions(data, min_rating=3)
+    with raises(ValueError, match="`min_rating` must be a number .* got '4'"):
+        as_interactions(Interactions.from_arrays([1], [2], ratings=[5]), min_rating="4")
 
 
 def test_load_takes_it_too():

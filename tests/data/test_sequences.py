@@ -81,6 +81,28 @@ def test_too_short_sequences_are_refused():
         leave_one_out(np.array([[1, 2]], np.int32))
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.array([[1, 2, 3], [4, -1, -1]]), r"padding on the left .* got \[ 4 -1 -1\] in row 1"),
+        (np.array([[1, -1, 2, 3]]), "padding on the left of the items alone"),
+        (np.array([1, 2, 3]), r"must be integers \[n, width\], got ndarray of shape \(3,\)"),
+        (np.array([[1.0, 2.0, 3.0]]), r"must be integers \[n, width\]"),
+        ([[1, 2, 3]], r"must be integers \[n, width\], got list"),
+    ],
+)
+def test_what_is_no_sequences_is_refused(rows, message):
+    with raises(ValueError, match=f"`sequences` .*{message}"):
+        leave_one_out(rows)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5])
+def test_wrong_seeds_are_refused(seed):
+    log = Interactions.from_arrays([1, 1], [2, 3], timestamps=[0, 0])
+    with raises(ValueError, match=f"`seed` must .* got {seed}"):
+        item_sequences(log, seed=seed)
+
+
 def test_simulated_users_follow_the_circle():
     rows = item_sequences(simulate_sequences(n_users=300, n_items=40, length=12, noise=0.25))
     assert rows.shape == (300, 12)

@@ -304,6 +304,8 @@ REFUSED = [  # split and error
      "`others` must have the `user_ids`"),
     (lambda: k_core(TWO, 500), "`k` must leave an interaction, got 500 for users and 500"),
     (lambda: k_core(TWO, 0), "`k`"),
+    (lambda: k_core(TWO, 1.5), "`k` must be a whole number, got 1.5"),
+    (lambda: k_core(TWO, 1, item_k=1.5), "`item_k` must be a whole number, got 1.5"),
 ]  # fmt: skip
 
 

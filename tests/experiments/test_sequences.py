@@ -2,6 +2,7 @@
 
 import csv
 import shlex
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ from experiments._program import flag
 from experiments._study_command import configure
 from experiments.sequences import main
 from experiments.sequences._config import SCHEMA
-from experiments.sequences._recommend import RecommendOptions, load_task
+from experiments.sequences._recommend import RecommendOptions, known_histories, load_task
 from experiments.sequences._study import KS, NAMES, Sequences, rank, tables_of
 from experiments.sequences.losses import LOSSES
 
@@ -179,6 +180,28 @@ def test_interactions_of_a_file_become_sequences(tmp_path):
     assert (problem.log.n_users, problem.n_ties) == (6, 0)
     said = [*Sequences().describe_data(config, problem)]
     assert not any("timestamp" in line for line in said)
+
+
+def test_times_in_nanoseconds_are_no_ties(tmp_path):
+    """Neighbours differ by less than the precision of float64."""
+    times = [1_700_000_000_000_000_000 + t for t in (0, 1, 2, 2, 3)]
+    rows = [f"1,{item},{time}" for item, time in enumerate(times)]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["user,item,timestamp", *rows]))
+    _, problem = prepare(Sequences(), [*SMALL, "--batch-size", "1", "--data", str(path)])
+    assert problem.n_ties == 2
+
+
+@pytest.mark.parametrize("ids", [[1, 2, 7], ["1", "2", "B7"]])
+@pytest.mark.parametrize("given", [[1, 2, 2], ["1", "2", "2"], ["1", "2", "x"]])
+def test_histories_find_the_items_of_the_run_as_numbers_or_text(ids, given):
+    log = data.Interactions.from_arrays([5, 5, 6], given, timestamps=[1, 0, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        users, rows = known_histories(log, np.array(ids))
+    is_known = given[2] != "x"
+    np.testing.assert_array_equal(users, [5, 6] if is_known else [5])
+    np.testing.assert_array_equal(rows, [[1, 0], [-1, 1]] if is_known else [[1, 0]])
 
 
 @pytest.mark.parametrize(

@@ -375,16 +375,26 @@ def test_errors_say_what_is_wrong():
         eval_layout(train, test, candidates=train)
     with raises(ValueError, match="`candidates` must have the 8 users"):
         eval_layout(train, test, candidates=Csr.of(wanted[:-1]))
-    with raises(ValueError, match="`block_size` must be positive"):
+    with raises(ValueError, match="`block_size` must be at least 1, got 0"):
         eval_layout(train, test, block_size=0)
     plan = eval_layout(train, test)
-    for ks in ((), (5, 0)):
-        with raises(ValueError, match="`ks` must hold"):
+    for ks, condition in (
+        ((), "hold one or more cutoffs"), ((5, 0), "be at least 1, got 0"),
+        ((2.0,), "be a whole number, got 2.0"), (2.5, "be a whole number, got 2.5"),
+        ("5", "be a whole number, got '5'"),
+    ):  # fmt: skip
+        with raises(ValueError, match=f"`ks` must {condition}"):
             evaluate(table, params, plan, ks=ks)
     with raises(ValueError, match=r"score_fn\(params, users\)"):
         evaluate(table, params[:, :-1], plan)
-    with raises(ValueError, match="`k` must be positive"):
-        recommend(table, params, [0], train, k=0)
+    with raises(ValueError, match="`exclude` must be a sequence of datasets, got Csr"):
+        eval_layout(train, test, exclude=test)
+    for k, condition in ((0, "at least 1, got 0"), (2.5, "a whole number, got 2.5")):
+        with raises(ValueError, match=f"`k` must be {condition}"):
+            recommend(table, params, [0], train, k=k)
+    for users in ([0.5, 1], [True], [[0, 1]]):
+        with raises(ValueError, match=r"`users` must be integers \[n_users\], got"):
+            recommend(table, params, users, train, k=2)
     for users in ([], [8], [-1]):
         with raises(ValueError, match=r"`users` must hold ids in \[0, 8\)"):
             recommend(table, params, users, train, k=2)

@@ -125,3 +125,6 @@ def test_what_was_found_is_counted_whatever_its_order():
     found = np.array([[2, 9, 3], [-1, -1, 4], [7, 8, 9]])
     assert top_k_recall(found, exact) == pytest.approx(3 / 7)
     assert top_k_recall(exact[1:2, 1:], exact[1:2, 1:]) == 1
+    for other in (exact[0], exact[:1]):
+        with raises(ValueError, match=r"`found` and `exact` must have shapes \[rows, k\]"):
+            top_k_recall(found, other)

@@ -104,6 +104,9 @@ def test_refusals(tmp_path, monkeypatch):
         export_top_k(tmp_path / "x", 0)
     with raises(ValueError, match="`platforms` must be one of cpu, cuda, rocm, tpu, got 'gpu'"):
         export_top_k(tmp_path / "x", platforms=["cpu", "gpu"])
+    for platforms in ("cpu", ()):
+        with raises(ValueError, match=f"`platforms` must be a sequence .* got {platforms!r}"):
+            export_top_k(tmp_path / "x", platforms=platforms)
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
     with raises(ImportError, match=r"needs flatbuffers: pip install 'crl_jax\[export\]'"):
         export_top_k(tmp_path / "x")

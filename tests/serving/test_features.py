@@ -105,6 +105,20 @@ def test_a_file_keeps_the_feature_models(model, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(3e38, "within float32, got others for the user 2"), (1e38, "inner products within float32")],
+)
+def test_vectors_of_users_beyond_float32_are_refused(model, weight, message):
+    table = data.FeatureTable.from_columns([1, 2, 3], {"x": [0.0, 3.0, 1.0]})
+    schema = data.FeatureSchema.fit(table)
+    large = FeatureModel(schema, np.full((1, 5), weight, "f4"), np.zeros((0, 5), "f4"))
+    items = 10 * np.ones((4, 5), "f4")
+    of_large = Recommender.from_tables((np.ones((3, 5), "f4"), items), LOG, user_model=large)
+    with raises(ValueError, match=message):
+        of_large.recommend_from_features(table, [1, 2] if weight == 3e38 else [2])
+
+
 def test_refusals(model):
     plain = Recommender.from_tables((model.users, model.items), LOG)
     with raises(ValueError, match="`item_model` must be given"):
@@ -124,5 +138,14 @@ def test_refusals(model):
     narrow = FeatureModel(model.item_model.schema, np.zeros((1, 2), "f4"), np.zeros((2, 2), "f4"))
     with raises(ValueError, match="`item_model` must have the width 5 of `items`, got 2"):
         Recommender.from_tables((model.users, model.items), LOG, item_model=narrow)
+    schema = model.item_model.schema
+    with raises(ValueError, match="`dense` must be finite numbers, got NaN"):
+        FeatureModel(schema, np.full((1, 5), np.nan, "f4"), np.zeros((2, 5), "f4"))
+    with raises(ValueError, match=r"`categories` must be finite numbers, .*<U1"):
+        FeatureModel(schema, np.zeros((1, 5), "f4"), np.full((2, 5), "a"))
+    with raises(ValueError, match=r"`dense` must have shape \(1, 0\), got \(\)"):
+        FeatureModel(schema, np.float32(1), np.zeros((2, 5), "f4"))
+    with raises(ValueError, match="`params` must have the arrays .* got no categories"):
+        FeatureModel.from_params(schema, {"dense": np.zeros((1, 5), "f4")})
     with raises(ValueError, match=r"`dense` must have shape \(1, 5\), got \(3, 5\)"):
         FeatureModel(model.item_model.schema, np.zeros((3, 5), "f4"), np.zeros((2, 5), "f4"))

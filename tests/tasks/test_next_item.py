@@ -194,9 +194,9 @@ def test_the_engine_learns_chains_of_items():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((2, 3)), r"`data` of NextItem must be integers \[n, width\]"),
-        (np.zeros(3, int), r"`data` of NextItem must be integers \[n, width\]"),
-        ([[1, 2]], r"`data` of NextItem must be integers \[n, width\], got list"),
+        (np.zeros((2, 3)), r"`data` must be integers \[n, width\]"),
+        (np.zeros(3, int), r"`data` must be integers \[n, width\]"),
+        ([[1, 2]], r"`data` must be integers \[n, width\], got list"),
         (np.array([[3, 9]]), "`data` must have items below `n_items` 9, got 9"),
         (np.array([[-1, 3], [3, -1]]), "`data` must have padding on the left of the items alone"),
         (np.array([[-1, 3], [-1, -1]]), "`data` must have a sequence of two items or more"),
@@ -205,6 +205,25 @@ def test_the_engine_learns_chains_of_items():
 def test_data_are_checked(rows, message):
     with raises(ValueError, match=message):
         TASK.check_data(rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.array([[1, 50]]), f"items below `n_items` {N_ITEMS}, got 50"),
+        (np.array([[1, -1]]), "padding on the left of the items alone"),
+        (np.array([1, 2]), "must be integers"),
+        (np.array([[1.0, 2.0]]), "must be integers"),
+    ],
+)
+def test_histories_are_checked(variables, rows, message):
+    with raises(ValueError, match=f"`histories` .*{message}"):
+        TASK.top_k(*variables, rows, 3)
+
+
+def test_no_histories_have_no_lists(variables):
+    scores, items = TASK.top_k(*variables, jnp.zeros((0, 3), jnp.int32), 3)
+    assert scores.shape == items.shape == (0, 3)
 
 
 def test_fields_are_checked():
