@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from crl_jax import metrics
-from experiments._saved import load_model, scored
+from experiments.recommend._saved import load_model, scored
 from experiments.reproduce.outcomes import holm
 
 from ._report import Row

@@ -21,7 +21,7 @@ import numpy as np
 
 from crl_jax import data, losses, metrics, models, samplers, tasks, train
 from experiments._compiler import tune_compiler
-from experiments.start import FAMILIES, default_epochs
+from experiments.recommend.start import FAMILIES, default_epochs
 
 from ._report import Report, Row, count, parser
 from .defaults import DATASETS

@@ -30,7 +30,7 @@ import numpy as np
 
 from crl_jax import data, losses, metrics, models, tasks, train
 from experiments._compiler import tune_compiler
-from experiments._features import reference_tables
+from experiments.recommend._features import reference_tables
 
 from ._report import Report, count, parser
 

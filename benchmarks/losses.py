@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.objectives import OBJECTIVES
-from experiments.start import family_of
+from experiments.recommend.objectives import OBJECTIVES
+from experiments.recommend.start import family_of
 
 from ._report import RESULTS, count, environment, write_csv
 from ._runs import per_seed, read_json, run, scores, show

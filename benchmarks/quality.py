@@ -13,8 +13,8 @@ import shutil
 from argparse import ArgumentParser
 from pathlib import Path
 
-from experiments.objectives import OBJECTIVES
-from experiments.recipes import RECIPES
+from experiments.recommend.objectives import OBJECTIVES
+from experiments.recommend.recipes import RECIPES
 
 from ._report import RESULTS, environment
 from ._runs import per_seed, read_json, record, run, scores, show

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.recipes import RECIPES
+from experiments.recommend.recipes import RECIPES
 
 from ._report import RESULTS, Row, count, environment
 from ._runs import read_json, record, run, scores, show

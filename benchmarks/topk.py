@@ -25,8 +25,8 @@ DIM, KNOWN, K, CHECKED = 64, 20, 20, 20
 def make(folder: Path, n_users: int, n_items: int) -> None:
     """Creates a run directory with a model."""
     from crl_jax import data, models
-    from experiments._config import Config
-    from experiments._saved import Model, save_model
+    from experiments.recommend._config import Config
+    from experiments.recommend._saved import Model, save_model
 
     rng = np.random.default_rng(0)
     vectors: Any = [rng.standard_normal((1, n, DIM), np.float32) for n in (n_users, n_items)]
@@ -50,7 +50,7 @@ def check(folder: Path, path: Path, n_users: int) -> None:
     import polars
 
     from crl_jax import models
-    from experiments._saved import load_model
+    from experiments.recommend._saved import load_model
 
     model, written = load_model(folder), polars.scan_parquet(path)
     if (rows := written.select(polars.len()).collect().item()) != n_users * K:

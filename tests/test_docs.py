@@ -33,12 +33,12 @@ from crl_jax import data, metrics, samplers, serving, train
 from crl_jax.data import _splits
 from crl_jax.data._readers import Format
 from crl_jax.metrics import _evaluate, _ranking
-from experiments._recommend import Recommend
 from experiments._study_command import configure
-from experiments._topk import TopK
 from experiments.calibration import _options as of_calibration
 from experiments.numerical import _options as of_numerical
-from experiments.objectives import OBJECTIVES
+from experiments.recommend._study import Recommend
+from experiments.recommend._topk import TopK
+from experiments.recommend.objectives import OBJECTIVES
 from experiments.reproduce import command as reproduce
 
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("crl_jax/*/__init__.py"))

@@ -12,9 +12,9 @@ import pytest
 from _helpers.pages import FRONT, ROOT, known_items, run
 
 from crl_jax import data
-from experiments._recommend import Recommend
 from experiments._study_command import configure
 from experiments.recommend import main as recommend
+from experiments.recommend._study import Recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

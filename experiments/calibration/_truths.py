@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool
 
 from crl_jax import augment, data, losses, models, samplers, tasks, train
 
-from .._options import DataOptions
-from .._problem import load_problem
 from ..numerical import _model as model
+from ..recommend._options import DataOptions
+from ..recommend._problem import load_problem
 from ._options import Config
 from ._scores import Scores, isotonic_oracle
 

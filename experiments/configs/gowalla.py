@@ -22,8 +22,8 @@ CPU core (``benchmarks/results/standard/losses.csv``):
 from dataclasses import replace
 from typing import Any
 
-from .._config import Config, EncoderOptions, LossOptions, SamplerOptions
-from .._options import DataOptions, ProtocolOptions, TrainOptions
+from ..recommend._config import Config, EncoderOptions, LossOptions, SamplerOptions
+from ..recommend._options import DataOptions, ProtocolOptions, TrainOptions
 from .ml_100k import Entry, searched
 
 

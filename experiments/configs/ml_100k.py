@@ -24,8 +24,8 @@ Minutes: not measured.
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .._config import Config, EncoderOptions, LossOptions
-from .._options import DataOptions, ProtocolOptions, TrainOptions
+from ..recommend._config import Config, EncoderOptions, LossOptions
+from ..recommend._options import DataOptions, ProtocolOptions, TrainOptions
 
 
 class Entry(NamedTuple):

@@ -18,8 +18,8 @@ Expected NDCG@20 on the published split, mean ± standard deviation of 5 seeds
 Minutes: not measured.
 """
 
-from .._config import Config
-from .._options import TrainOptions
+from ..recommend._config import Config
+from ..recommend._options import TrainOptions
 from . import ml_100k
 from .ml_100k import Entry, base, searched, tuned
 

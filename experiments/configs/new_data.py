@@ -7,6 +7,6 @@ Both search on validation data. Expected regret over eight datasets, relative to
 searches: ``benchmarks/results/defaults/methods.csv``.
 """
 
-from ..start import start
+from ..recommend.start import start
 
 CONFIGS = {"start": start({}), "start-info_nce": start({"loss": "info_nce"})}

@@ -13,7 +13,7 @@ import crl_jax
 from .. import _rundir as rundir
 from .. import _screen as screen
 from .._command import run
-from .._config import SCHEMA
+from ..recommend._config import SCHEMA
 from . import _information as information
 from . import _nce as nce
 from . import _pairwise as pairwise

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from crl_jax import losses, metrics, models, stats, tasks, train, weights
 
 from .._progress import display
-from ..objectives import group_bpr, likely_and_unpopular, popular_and_not, ramp
+from ..recommend.objectives import group_bpr, likely_and_unpopular, popular_and_not, ramp
 from .comparisons import RankingTable
 from .data import check_judgeable, load_rated, with_noise
 from .figures import draw_values, finish

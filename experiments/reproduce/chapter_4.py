@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from crl_jax import losses, samplers, stats, tasks, train
 
-from .._occupations import occupations
 from .._progress import display
+from ..recommend._occupations import occupations
 from .comparisons import RankingTable
 from .contrastive import on_dataset
 from .data import load_parts

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import tyro
 
 from .._command import run
-from .._config import SCHEMA
 from .._program import flag, program
 from .._ranges import check_flags
 from .._registry import name_of
 from .._screen import output, printable
 from .._signals import advise
+from ..recommend._config import SCHEMA
 from . import chapter_3, chapter_4, chapter_5, images, smoothing, sources, statistics, texts
 from .targets import Options, Target
 

@@ -1,17 +1,17 @@
 """Comparison of losses on several datasets and with several encoders: chapters 5 and 6.
 
-Each loss uses the grid of :mod:`experiments.recipes`, which has the same number of points for every
-loss. The budget of a training depends on the size of the data, see :class:`Budget`.
+Each loss uses the grid of :mod:`experiments.recommend.recipes`, which has the same number of points
+for every loss. The budget of a training depends on the size of the data, see :class:`Budget`.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .._config import SCHEMA, Config
-from .._ranking import sweep_paths
-from ..objectives import resolve
-from ..recipes import RECIPES
+from ..recommend._config import SCHEMA, Config
+from ..recommend._ranking import sweep_paths
+from ..recommend.objectives import resolve
+from ..recommend.recipes import RECIPES
 from .methods import SAMPLING, Method, Minibatch, World
 
 ENCODERS = ("mf", "lightgcn")

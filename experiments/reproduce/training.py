@@ -12,8 +12,8 @@ import numpy as np
 
 from crl_jax import data, metrics, models, tasks, train
 
-from .._config import EncoderOptions
-from ..encoders import default_encoder, resolve_encoder
+from ..recommend._config import EncoderOptions
+from ..recommend.encoders import default_encoder, resolve_encoder
 from .methods import Method, World
 from .outcomes import Outcome, roc_curve
 

@@ -12,12 +12,12 @@ import tyro
 from crl_jax import data, tasks, train
 
 from .. import _encoder_file as file
-from .._options import ReadOptions
-from .._problem import read_arguments
 from .._program import program
 from .._ranges import COUNT, check_flags, option_group
 from .._rundir import write_csv
 from .._screen import output, plain
+from ..recommend._options import ReadOptions
+from ..recommend._problem import read_arguments
 from ._config import SCHEMA
 from ._study import ITEMS, network_of
 

@@ -14,7 +14,6 @@ from crl_jax import data, metrics, models, tasks, train
 
 from .._encoder_file import save_encoder
 from .._learned import Learned
-from .._problem import read_arguments
 from .._program import flag, spoken
 from .._registry import settle
 from .._rundir import write_arrays
@@ -22,6 +21,7 @@ from .._schema import absolute
 from .._study import Evaluation, OnStage
 from .._task_study import TaskStudy
 from ..backbones import SEQUENCE_ENCODERS, make_backbone
+from ..recommend._problem import read_arguments
 from ..view_losses import UNKNOWN_SHARE, in_words
 from ._config import SCHEMA, Config, DataOptions
 from .losses import LOSSES, task_arguments

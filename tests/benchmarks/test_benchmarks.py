@@ -26,7 +26,7 @@ from benchmarks import (
 from benchmarks._report import read_csv
 from crl_jax import data, metrics
 from crl_jax.baselines import EASE
-from experiments.recipes import RECIPES
+from experiments.recommend.recipes import RECIPES
 
 
 class Here:

@@ -7,7 +7,7 @@ from _helpers.files import write
 
 from benchmarks import cold_items
 from crl_jax import data, models
-from experiments._features import dense_features
+from experiments.recommend._features import dense_features
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

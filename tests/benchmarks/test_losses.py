@@ -6,8 +6,8 @@ from scipy import stats
 
 from benchmarks import losses
 from benchmarks._significance import compare_with
-from experiments._recommend import Recommend
 from experiments._study_command import configure
+from experiments.recommend._study import Recommend
 
 
 @pytest.mark.parametrize("loss", losses.LOSSES)

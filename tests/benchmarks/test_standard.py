@@ -12,9 +12,9 @@ from scipy import stats
 from benchmarks import standard_splits
 from benchmarks._report import read_csv
 from crl_jax import data, models
-from experiments import recipes
-from experiments._config import Config, EncoderOptions
-from experiments._saved import Model, save_model
+from experiments.recommend import recipes
+from experiments.recommend._config import Config, EncoderOptions
+from experiments.recommend._saved import Model, save_model
 
 SEEDS, N_USERS, N_ITEMS = 3, 12, 40
 rng = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crl_jax.train import Selection
-from experiments._advice import advise_on_search
+from experiments.recommend._advice import advise_on_search
 
 LR = {"lr": [1e-3, 1e-2, 3e-3]}
 

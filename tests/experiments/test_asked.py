@@ -9,13 +9,18 @@ import pytest
 from _helpers.refusals import raises
 
 from crl_jax import losses, models, samplers, stats, tasks, weights
-from experiments._config import Config
-from experiments._recommend import Recommend
-from experiments.contrasts import LOSSES as CONTRAST_LOSSES
-from experiments.encoders import ENCODERS, default_encoder
-from experiments.objectives import OBJECTIVES, group_bpr, likely_and_unpopular, popular_and_not
 from experiments.recommend import main
-from experiments.sampling import SAMPLERS, Context
+from experiments.recommend._config import Config
+from experiments.recommend._study import Recommend
+from experiments.recommend.contrasts import LOSSES as CONTRAST_LOSSES
+from experiments.recommend.encoders import ENCODERS, default_encoder
+from experiments.recommend.objectives import (
+    OBJECTIVES,
+    group_bpr,
+    likely_and_unpopular,
+    popular_and_not,
+)
+from experiments.recommend.sampling import SAMPLERS, Context
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 
 from crl_jax import data, metrics
-from experiments import _baselines
-from experiments._baselines import Comparison, advice, cheap, compare
-from experiments._problem import Problem
+from experiments.recommend import _baselines
+from experiments.recommend._baselines import Comparison, advice, cheap, compare
+from experiments.recommend._problem import Problem
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments._blending import choose
+from experiments.recommend._blending import choose
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

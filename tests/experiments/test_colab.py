@@ -15,7 +15,7 @@ import pytest
 from _helpers.refusals import raises
 
 import crl_jax
-from experiments import presets
+from experiments.recommend import presets
 
 NOTEBOOK = Path(__file__).parents[2] / "experiments" / "colab.ipynb"
 FIGURES = "plt.show()"

@@ -19,20 +19,20 @@ from _helpers.pages import DOCS
 
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
-from experiments._config import SCHEMA, Config
 from experiments._ranges import holds
-from experiments._recommend import Recommend
 from experiments._registry import limits_of, settle, sweepable, with_flags
 from experiments._schema import to_json
 from experiments._study_command import configure
-from experiments._topk import TopK
 from experiments.calibration import _options as of_calibration
 from experiments.numerical import _options as of_numerical
-from experiments.objectives import OBJECTIVES
+from experiments.recommend._config import SCHEMA, Config
+from experiments.recommend._study import Recommend
+from experiments.recommend._topk import TopK
+from experiments.recommend.objectives import OBJECTIVES
+from experiments.recommend.sampling import SAMPLERS, Context
 from experiments.reproduce import command as reproduce
 from experiments.reproduce.command import TARGETS
 from experiments.reproduce.targets import Options
-from experiments.sampling import SAMPLERS, Context
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ def entry(module: str, name: str):
     place = rf"`experiments/{module}(?:/\w+)?\.py`"
     code = re.search(rf"{place}:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert code is not None, module
-    made = dict(vars(importlib.import_module(f"experiments.{module}")))
+    made = dict(vars(importlib.import_module("experiments." + module.replace("/", "."))))
     exec(code[1], made)
     return made[name]
 
 
 def test_a_loss_takes_one_file_and_one_line():
-    entries = {**OBJECTIVES, "margin": entry("objectives", "MARGIN")}
+    entries = {**OBJECTIVES, "margin": entry("recommend/objectives", "MARGIN")}
     made = with_flags(KindOptions, "kind", entries)
     options = tyro.cli(made, args=["--kind", "margin"])
     values = settle("kind", options, entries)
@@ -128,7 +128,7 @@ def test_a_loss_takes_one_file_and_one_line():
 
 
 def test_a_sampler_takes_one_file_and_one_line():
-    popular = entry("sampling", "POPULAR")
+    popular = entry("recommend/sampling", "POPULAR")
     entries = {**SAMPLERS, "popular": popular}
     made = with_flags(KindOptions, "kind", {"margin": popular, **entries})
     options = tyro.cli(made, args=["--kind", "popular", "--popularity-power", "2"])
@@ -140,7 +140,7 @@ def test_a_sampler_takes_one_file_and_one_line():
 
 
 def test_an_encoder_takes_one_file_and_one_line():
-    narrow = entry("encoders", "NARROW")
+    narrow = entry("recommend/encoders", "NARROW")
     values = settle(
         "kind", with_flags(KindOptions, "kind", {"margin": narrow})(), {"margin": narrow}
     )
@@ -150,7 +150,7 @@ def test_an_encoder_takes_one_file_and_one_line():
 
 
 def test_a_contrast_takes_one_file_and_one_line():
-    damped = entry("contrasts", "DAMPED")
+    damped = entry("recommend/contrasts", "DAMPED")
     values = settle(
         "kind", with_flags(KindOptions, "kind", {"margin": damped})(), {"margin": damped}
     )

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from crl_jax import data, models, train
 from crl_jax.data import Interactions
-from experiments.objectives import popular_and_not
+from experiments.recommend.objectives import popular_and_not
 from experiments.reproduce import chapter_3, cost, main, store
 from experiments.reproduce.chapter_4 import TABLES
 from experiments.reproduce.data import load_world, with_noise

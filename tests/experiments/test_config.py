@@ -15,13 +15,13 @@ from _helpers.refusals import raises
 
 from crl_jax.data import DATASETS, Interactions
 from experiments import _rundir as rundir
-from experiments._config import SCHEMA, Config, anchor
-from experiments._options import DataOptions
 from experiments._ranges import holds
 from experiments._registry import filled
 from experiments._schema import to_json
-from experiments.objectives import OBJECTIVES, resolve
-from experiments.sampling import SAMPLERS, Context, resolve_sampler
+from experiments.recommend._config import SCHEMA, Config, anchor
+from experiments.recommend._options import DataOptions
+from experiments.recommend.objectives import OBJECTIVES, resolve
+from experiments.recommend.sampling import SAMPLERS, Context, resolve_sampler
 
 RANGES = SCHEMA.ranges_of()
 

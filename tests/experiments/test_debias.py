@@ -8,11 +8,11 @@ from _helpers.studies import history
 
 from benchmarks import debias
 from crl_jax import data, tasks
-from experiments._config import SCHEMA
-from experiments._ranking import estimator_of
-from experiments._recommend import Recommend
 from experiments._study_command import configure
 from experiments.recommend import main
+from experiments.recommend._config import SCHEMA
+from experiments.recommend._ranking import estimator_of
+from experiments.recommend._study import Recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

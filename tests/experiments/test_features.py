@@ -11,11 +11,10 @@ from _helpers.refusals import raises
 
 from crl_jax import data
 from crl_jax.serving import Recommender
-from experiments import _features
-from experiments._config import Config
-from experiments._options import DataOptions
-from experiments._problem import load_problem
-from experiments.recommend import main
+from experiments.recommend import _features, main
+from experiments.recommend._config import Config
+from experiments.recommend._options import DataOptions
+from experiments.recommend._problem import load_problem
 
 pytestmark = [
     pytest.mark.usefixtures("standard_promotion", "quick_compiles"),

@@ -11,9 +11,9 @@ import pytest
 from _helpers.studies import prepare, read, refused
 
 from crl_jax import baselines, metrics, serving
-from experiments._recommend import Recommend
-from experiments.fitted import MODELS
 from experiments.recommend import main
+from experiments.recommend._study import Recommend
+from experiments.recommend.fitted import MODELS
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

@@ -4,9 +4,9 @@ import pytest
 from _helpers.refusals import raises
 
 from crl_jax.data import DATASETS
-from experiments._config import SCHEMA
 from experiments._program import in_flags, spoken, suggest
 from experiments.recommend import main
+from experiments.recommend._config import SCHEMA
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ import pytest
 from _helpers.commands import forget_own
 from _helpers.refusals import raises
 
-from experiments._config import SCHEMA, Config
-from experiments._recommend import Recommend
 from experiments._schema import to_json
 from experiments._study_command import configure
-from experiments.contrasts import LOSSES as CONTRAST_LOSSES
-from experiments.contrasts import settle_contrast
-from experiments.encoders import ENCODERS
-from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
-from experiments.sampling import SAMPLERS
+from experiments.recommend._config import SCHEMA, Config
+from experiments.recommend._study import Recommend
+from experiments.recommend.contrasts import LOSSES as CONTRAST_LOSSES
+from experiments.recommend.contrasts import settle_contrast
+from experiments.recommend.encoders import ENCODERS
+from experiments.recommend.objectives import OBJECTIVES
+from experiments.recommend.sampling import SAMPLERS
 from experiments.view_losses import IMAGE_LOSSES, LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")

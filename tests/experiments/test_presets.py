@@ -9,14 +9,13 @@ import pytest
 from _helpers.refusals import raises
 from _helpers.studies import prepare
 
-from experiments import _recommend, presets
-from experiments._config import SCHEMA, Config
-from experiments._ranking import scaled_rates
-from experiments._recommend import Recommend
 from experiments._schema import to_json
-from experiments._update import optimizer_of
-from experiments.presets import auto_batch_size, preset_of
-from experiments.recommend import main
+from experiments.recommend import _study, main, presets
+from experiments.recommend._config import SCHEMA, Config
+from experiments.recommend._ranking import scaled_rates
+from experiments.recommend._study import Recommend
+from experiments.recommend._update import optimizer_of
+from experiments.recommend.presets import auto_batch_size, preset_of
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -68,7 +67,7 @@ def test_the_batch_size_has_limits(growth, n, epochs, size, want):
 @pytest.fixture
 def t4(monkeypatch):
     """Makes the first device a T4, with fewer steps, as the data are small."""
-    monkeypatch.setattr(_recommend, "preset_of", lambda: T4)
+    monkeypatch.setattr(_study, "preset_of", lambda: T4)
     monkeypatch.setattr(presets, "MIN_STEPS", 1)
 
 

@@ -6,10 +6,10 @@ from _helpers.refusals import raises
 
 from crl_jax.data import DataWarning
 from crl_jax.models import Tables
-from experiments._config import Config
-from experiments._options import DataOptions
-from experiments._problem import load_problem
-from experiments._recommend import Recommend
+from experiments.recommend._config import Config
+from experiments.recommend._options import DataOptions
+from experiments.recommend._problem import load_problem
+from experiments.recommend._study import Recommend
 
 pytestmark = pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 

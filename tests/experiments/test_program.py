@@ -36,9 +36,9 @@ def test_help_shows_how_the_command_was_called(name, started, shown, monkeypatch
 def test_what_is_not_installed_is_told(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["crl-jax", "recommend"])
     monkeypatch.setattr("experiments.__main__.mind", lambda command: command())
-    monkeypatch.delitem(sys.modules, "experiments._recommend", raising=False)
+    monkeypatch.delitem(sys.modules, "experiments.recommend._study", raising=False)
     monkeypatch.setitem(sys.modules, "tyro", None)
-    for name in ("experiments._config", "experiments._schema"):  # they import it
+    for name in ("experiments.recommend._config", "experiments._schema"):  # they import it
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert main() == 2
     said = capsys.readouterr().err

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from _helpers.refusals import raises
 
-from experiments import _options as options
 from experiments import configs
-from experiments._config import Config
-from experiments._recommend import Recommend
 from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments.images import _study as images
 from experiments.pairs import _study as pairs
-from experiments.recipes import RECIPES
+from experiments.recommend import _options as options
+from experiments.recommend._config import Config
+from experiments.recommend._study import Recommend
+from experiments.recommend.recipes import RECIPES
 from experiments.text import _study as text
 
 SEARCH = ["--recipe", "ml-100k-bpr-search"]

@@ -20,14 +20,14 @@ from crl_jax import baselines, metrics, tasks
 from crl_jax.models import InteractionGraph
 from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
-from experiments._config import Config, LossOptions
-from experiments._options import ProtocolOptions
-from experiments._ranking import train_runs
-from experiments._recommend import Recommend
 from experiments._rundir import hold
 from experiments._task_study import trace_step
-from experiments.contrasts import CONTRASTS
 from experiments.recommend import main
+from experiments.recommend._config import Config, LossOptions
+from experiments.recommend._options import ProtocolOptions
+from experiments.recommend._ranking import train_runs
+from experiments.recommend._study import Recommend
+from experiments.recommend.contrasts import CONTRASTS
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -293,7 +293,7 @@ def test_topk_needs_a_finished_run(tmp_path, capsys):
 def test_what_data_cannot_mend_is_refused_before_they_are_read(
     flags, message, ratings, first_run, monkeypatch, capsys
 ):
-    monkeypatch.setattr("experiments._recommend.load_problem", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("experiments.recommend._study.load_problem", lambda *_: pytest.fail("read"))
     flags = [flag.format(run=first_run) for flag in flags]
     assert main(["--data", str(ratings), *flags]) == 2
     assert message.format(run=first_run) in one_line(capsys.readouterr().err)

@@ -10,8 +10,8 @@ from _helpers.refusals import raises
 
 from crl_jax import losses
 from experiments._command import run
-from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
+from experiments.recommend.objectives import OBJECTIVES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

@@ -12,7 +12,6 @@ from _helpers.refusals import raises
 
 from crl_jax import hyperparams, losses, models, samplers, summary
 from crl_jax.data import Interactions
-from experiments._config import SCHEMA, SamplerOptions
 from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range, holds
 from experiments._registry import (
     Entry,
@@ -26,9 +25,16 @@ from experiments._registry import (
     with_flags,
     words,
 )
-from experiments.encoders import ENCODERS, EncoderEntry
-from experiments.objectives import OBJECTIVES, Objective
-from experiments.sampling import SAMPLERS, Context, SamplerEntry, discover, resolve_sampler
+from experiments.recommend._config import SCHEMA, SamplerOptions
+from experiments.recommend.encoders import ENCODERS, EncoderEntry
+from experiments.recommend.objectives import OBJECTIVES, Objective
+from experiments.recommend.sampling import (
+    SAMPLERS,
+    Context,
+    SamplerEntry,
+    discover,
+    resolve_sampler,
+)
 
 MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
 

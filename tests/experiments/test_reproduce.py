@@ -18,8 +18,8 @@ from scipy import stats
 
 from crl_jax import data, losses, models, samplers, tasks
 from crl_jax.data import Interactions, simulate
-from experiments._occupations import occupations
 from experiments._rundir import hold
+from experiments.recommend._occupations import occupations
 from experiments.reproduce import chapter_4, command, main, store, training
 from experiments.reproduce.command import TARGETS, show_targets
 from experiments.reproduce.methods import SAMPLING, Method, World

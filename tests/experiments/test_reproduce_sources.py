@@ -12,9 +12,9 @@ import pytest
 from _helpers.modalities import MODALITIES
 from _helpers.refusals import raises
 
-from experiments._recommend import Recommend
 from experiments._study_command import configure
 from experiments.numerical import _options as of_numerical
+from experiments.recommend._study import Recommend
 from experiments.reproduce import command, main, sources
 from experiments.reproduce.command import TARGETS
 

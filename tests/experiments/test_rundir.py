@@ -15,10 +15,10 @@ from _helpers.refusals import raises
 
 from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
-from experiments import _saved as saved
-from experiments._config import SCHEMA, Config, anchor
-from experiments._options import DataOptions
 from experiments._rundir import hold
+from experiments.recommend import _saved as saved
+from experiments.recommend._config import SCHEMA, Config, anchor
+from experiments.recommend._options import DataOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +100,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from experiments._rundir import hold
-from experiments._options import DataOptions
+from experiments.recommend._options import DataOptions
 with hold(Path(sys.argv[1]), busy="held"):
     print("holding", flush=True)
     time.sleep(60)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from crl_jax import data, losses, models, tasks, train
-from experiments._config import Config
-from experiments._options import ProtocolOptions, TrainOptions
-from experiments._problem import Problem
-from experiments._recommend import Recommend
+from experiments.recommend._config import Config
+from experiments.recommend._options import ProtocolOptions, TrainOptions
+from experiments.recommend._problem import Problem
+from experiments.recommend._study import Recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

@@ -8,15 +8,15 @@ import pytest
 from _helpers.studies import history, kill, prepare, read, refused, resume
 
 from crl_jax import baselines, models, serving, train
-from experiments._config import SCHEMA
-from experiments._recommend import Recommend
-from experiments._saved import load_model
 from experiments._study import SearchResult
 from experiments._study_command import configure
-from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
-from experiments.sampling import SAMPLERS
-from experiments.start import default_epochs, may_add_models, may_change_encoder, spaces
+from experiments.recommend._config import SCHEMA
+from experiments.recommend._saved import load_model
+from experiments.recommend._study import Recommend
+from experiments.recommend.objectives import OBJECTIVES
+from experiments.recommend.sampling import SAMPLERS
+from experiments.recommend.start import default_epochs, may_add_models, may_change_encoder, spaces
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -168,7 +168,7 @@ def test_the_best_on_validation_data_is_chosen(score, other, wins, ratings, tmp_
         own = next(each.config for each in spaces if each.names["loss"] == "bpr")
         return SearchResult(points, made, config=own, said="searched")
 
-    monkeypatch.setattr("experiments._recommend.tune", tune)
+    monkeypatch.setattr("experiments.recommend._study.tune", tune)
     out = tmp_path / "run"
     assert main(["--data", str(ratings), "--out", str(out), "--baselines", "none"]) == 0
     rows = rows_of(out)
@@ -343,7 +343,7 @@ def all_candidates(monkeypatch):
         assert not all(start) or len(start) == 2  # a fitted model is no part of the start
         return np.ones(len(start), bool), score_fn(np.ones(len(start), bool))
 
-    monkeypatch.setattr("experiments._blending.choose", choose)
+    monkeypatch.setattr("experiments.recommend._blending.choose", choose)
 
 
 @pytest.fixture
@@ -355,7 +355,7 @@ def trained(monkeypatch):
         found.append(fitted.tables(run))
         return found[-1]
 
-    monkeypatch.setattr("experiments._recommend.tables_of", tables_of)
+    monkeypatch.setattr("experiments.recommend._study.tables_of", tables_of)
     return found
 
 
@@ -410,7 +410,7 @@ def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, trained, capsys):
 @pytest.mark.usefixtures("all_candidates")
 @pytest.mark.parametrize("flags", [("--model", "best"), ("--encoder", "lightgcn")], ids=" ".join)
 def test_the_first_run_adds_fitted_models(ratings, tmp_path, monkeypatch, flags):
-    monkeypatch.setattr("experiments._fit._alone", lambda *_: [])
+    monkeypatch.setattr("experiments.recommend._fit._alone", lambda *_: [])
     out = tmp_path / "run"
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--blend", "3", *flags]
     assert main([*flags, "--out", str(out)]) == 0
@@ -425,7 +425,7 @@ def test_a_fitted_model_may_remain(ratings, tmp_path, monkeypatch):
         chosen = np.arange(len(start)) == len(start) - 1
         return chosen, score_fn(chosen)
 
-    monkeypatch.setattr("experiments._blending.choose", choose)
+    monkeypatch.setattr("experiments.recommend._blending.choose", choose)
     out = tmp_path / "run"
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "trained"]
     assert main([*flags, "--tune", "0.001", "--out", str(out)]) == 0

@@ -12,13 +12,12 @@ from _helpers.commands import one_line
 from _helpers.refusals import raises
 
 from crl_jax import data, losses, models, tasks, train
-from experiments import _topk
-from experiments._config import Config
-from experiments._options import ProtocolOptions, TrainOptions
-from experiments._problem import Problem
-from experiments._recommend import Recommend
-from experiments._saved import Model, save_model
-from experiments.recommend import main
+from experiments.recommend import _topk, main
+from experiments.recommend._config import Config
+from experiments.recommend._options import ProtocolOptions, TrainOptions
+from experiments.recommend._problem import Problem
+from experiments.recommend._saved import Model, save_model
+from experiments.recommend._study import Recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

@@ -8,9 +8,9 @@ from _helpers.refusals import raises
 
 from crl_jax import train
 from crl_jax.models import Tables
-from experiments._config import Config
-from experiments._options import ProtocolOptions, TrainOptions
-from experiments._tuning import Space, _members, _preferred, tune
+from experiments.recommend._config import Config
+from experiments.recommend._options import ProtocolOptions, TrainOptions
+from experiments.recommend._tuning import Space, _members, _preferred, tune
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

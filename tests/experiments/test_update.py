@@ -8,12 +8,12 @@ from _helpers.commands import one_line
 from _helpers.refusals import raises
 
 from crl_jax import samplers, tasks, train
-from experiments._config import Config, EncoderOptions, LossOptions, SamplerOptions
-from experiments._options import TrainOptions
 from experiments._study_options import RULES, SCHEDULES
-from experiments._update import ROW_RULES, choose_optimizer_mode, optimizer_of
-from experiments.objectives import resolve
 from experiments.recommend import main
+from experiments.recommend._config import Config, EncoderOptions, LossOptions, SamplerOptions
+from experiments.recommend._options import TrainOptions
+from experiments.recommend._update import ROW_RULES, choose_optimizer_mode, optimizer_of
+from experiments.recommend.objectives import resolve
 
 SMALL = ["--loss", "bpr", "--n-neg", "1", "--epochs", "2", "--batch-size", "4", "--dim", "4",
          "--l2-target", "rows", "--final-training", "train"]  # fmt: skip

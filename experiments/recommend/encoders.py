@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from crl_jax import data, models
 
+from .._registry import Entry, Hyperparam, Registry, count, declared, settle
 from ._features import KINDS, read_side
 from ._options import EncoderOptions
-from ._registry import Entry, Hyperparam, Registry, count, declared, settle
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from crl_jax import data, metrics, models
 
-from ._program import program
-from ._ranges import option_group
-from ._rundir import check_out
+from .._program import program
+from .._ranges import option_group
+from .._rundir import check_out
+from .._screen import output, plain
 from ._saved import Learned, load_model, scored
-from ._screen import output, plain
 
 _CHECKED = 256
 """Number of users whose approximate top-k items are compared with the exact ones."""

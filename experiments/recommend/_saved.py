@@ -10,10 +10,10 @@ import numpy as np
 
 from crl_jax import baselines, data, models, serving, train
 
+from .._ranges import shorten
+from .._rundir import CHECKPOINT, CONFIG
 from ._config import Config
 from ._features import FeatureTables
-from ._ranges import shorten
-from ._rundir import CHECKPOINT, CONFIG
 from .encoders import ENCODERS
 
 MODEL, RECOMMENDER = "model.npz", "recommender.npz"

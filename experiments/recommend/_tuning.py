@@ -15,10 +15,10 @@ import numpy as np
 from crl_jax import train
 from crl_jax.models import Tables
 
-from ._processes import agreed, is_first, remove_checkpoint
-from ._ranges import read_json
-from ._rundir import write_json
-from ._study import Member, OnEntry, Runs, SearchResult, no_finite_score
+from .._processes import agreed, is_first, remove_checkpoint
+from .._ranges import read_json
+from .._rundir import write_json
+from .._study import Member, OnEntry, Runs, SearchResult, no_finite_score
 
 PHASE = "tune"
 _SHORT = 3

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 
 from crl_jax import data, hyperparams, losses, models, samplers, stats, tasks, weights
 
+from .._ranges import COUNT, COUNT_OR_NONE, POSITIVE, Range
+from .._registry import Entry, Hyperparam, Registry, count, declared, settle, words
 from ._options import EncoderOptions, LossOptions, TrainOptions
-from ._ranges import COUNT, COUNT_OR_NONE, POSITIVE, Range
-from ._registry import Entry, Hyperparam, Registry, count, declared, settle, words
 
 _COUNTS = {
     "n_neg": ("Unlabelled items drawn per interaction (N)", COUNT),
@@ -53,7 +53,7 @@ class Objective(Entry):
       similarities: Required similarity in training, and the default similarity for ranking; None
         if any is supported.
       start: Name of the defaults that a training with this loss starts from, a key of
-        :data:`experiments.start.FAMILIES`.
+        :data:`experiments.recommend.start.FAMILIES`.
       candidates: Losses among which validation data choose; empty for a single loss.
       resolve_values: Computes values that depend on others, see :meth:`Entry.complete`.
     """

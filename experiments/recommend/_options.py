@@ -12,9 +12,9 @@ from tyro.conf import UseAppendAction
 
 from crl_jax.data import DATASETS
 
-from . import _study_options
-from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
-from ._schema import WAS
+from .. import _study_options
+from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
+from .._schema import WAS
 
 _DATA = (
     "A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), "

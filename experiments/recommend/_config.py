@@ -6,10 +6,10 @@ from typing import Any
 
 from crl_jax.data import DATASETS
 
+from .._registry import with_flags
+from .._schema import Schema, absolute
+from .._study_options import check_search
 from . import _options as options
-from ._registry import with_flags
-from ._schema import Schema, absolute
-from ._study_options import check_search
 from .contrasts import CONTRASTS
 from .contrasts import LOSSES as CONTRAST_LOSSES
 from .encoders import ENCODERS

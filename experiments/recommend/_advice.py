@@ -6,7 +6,7 @@ import numpy as np
 
 from crl_jax.train import Selection
 
-from ._program import flag
+from .._program import flag
 
 _LATE = 0.95
 """Share of the epochs after which a best score counts as limited by them."""

@@ -1,7 +1,7 @@
 """Named configurations of ``python -m experiments.recommend --recipe NAME``."""
 
+from ..configs import gowalla, ml_100k, ml_100k_lightgcn, new_data, yelp2018
 from ._config import Config
-from .configs import gowalla, ml_100k, ml_100k_lightgcn, new_data, yelp2018
 
 RECIPES: dict[str, Config] = {
     **new_data.CONFIGS,

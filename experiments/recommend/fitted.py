@@ -9,8 +9,8 @@ from typing import Any
 
 from crl_jax import baselines, hyperparams
 
+from .._registry import Entry, declared, settle
 from ._options import EncoderOptions
-from ._registry import Entry, declared, settle
 
 TRAINED, BEST = "trained", "best"
 PREFIX = "model_"

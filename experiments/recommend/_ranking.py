@@ -10,14 +10,14 @@ import numpy as np
 
 from crl_jax import data, models, samplers, tasks, train
 
+from .._mesh import mesh_of
+from .._processes import checkpoint
+from .._program import spoken
+from .._registry import filled, settle
+from .._study import OnEntry, Runs
 from ._config import SCHEMA, Config
-from ._mesh import mesh_of
 from ._options import ContrastOptions, EncoderOptions
 from ._problem import Problem
-from ._processes import checkpoint
-from ._program import spoken
-from ._registry import filled, settle
-from ._study import OnEntry, Runs
 from ._update import optimizer_of
 from .contrasts import resolve_contrast, settle_contrast
 from .contrasts import swept_fields as swept_of_contrast
@@ -106,7 +106,7 @@ def train_points(
     problem: Problem, config: Config, runs: dict[str, np.ndarray], path: Path,
     report: Callable[[dict[str, Any]], None],
 ) -> tasks.RankingResult:  # fmt: skip
-    """Trains points of a search, see :data:`experiments._tuning.FitPoints`."""
+    """Trains points of a search, see :data:`experiments.recommend._tuning.FitPoints`."""
     return train_runs(config, problem, "search", runs, path, lambda _, entry: report(entry))
 
 

@@ -4,19 +4,11 @@ Without arguments it trains on simulated data, in under a minute. ``--data`` sel
 ``--loss`` an objective, ``--recipe`` a tuned configuration. ``topk`` recommends.
 """
 
-import sys
-
-from ._signals import mind
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    from ._recommend import Recommend  # imports JAX, so after the signal handlers are set
-    from ._study_command import main
+    from .._study_command import main  # imports JAX, so after the signal handlers are set
+    from ._study import Recommend
     from ._topk import main as topk
 
     return main(Recommend(), arguments, {"topk": topk})
-
-
-if __name__ == "__main__":
-    sys.exit(mind(main))

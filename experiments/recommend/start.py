@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from .._registry import settle
 from ._config import TRAINING, Config, EncoderOptions, LossOptions, SamplerOptions
 from ._options import DataOptions, ProtocolOptions, TrainOptions
-from ._registry import settle
 from .fitted import BEST, TRAINED
 from .objectives import OBJECTIVES
 from .sampling import SAMPLERS

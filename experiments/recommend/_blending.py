@@ -7,11 +7,11 @@ import numpy as np
 
 from crl_jax import metrics, models
 
+from .._processes import agreed
+from .._study import Member, SearchResult
 from ._config import Config
 from ._problem import OnStage, Problem
-from ._processes import agreed
 from ._ranking import VALIDATION_K
-from ._study import Member, SearchResult
 from .fitted import TRAINED
 from .start import AUTO, may_change_encoder
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 from crl_jax import data, hyperparams, samplers
 
+from .._ranges import COUNT_OR_NONE
+from .._registry import Entry, Registry, count, declared, settle, words
 from ._occupations import occupations
 from ._options import SamplerOptions
-from ._ranges import COUNT_OR_NONE
-from ._registry import Entry, Registry, count, declared, settle, words
 
 
 class Context(NamedTuple):

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from crl_jax import data, metrics
 
+from .._program import flag, spoken
 from ._options import DataOptions, ReadOptions
-from ._program import flag, spoken
 
 _MAX_GRADES = 11
 """Maximum number of distinct values of a rating scale, such as 0 to 10; play counts have more."""

@@ -18,16 +18,20 @@ from rich.table import Table
 from crl_jax import losses, metrics, models, samplers, serving, tasks, train
 from crl_jax.models import Tables
 
+from .._mesh import check_devices, mesh_of
+from .._processes import gathered
+from .._program import flag
+from .._progress import Display, reading
+from .._registry import filled
+from .._rundir import write_csv
+from .._screen import cell, of_seeds
+from .._study import Evaluation, Member, OnEntry, SearchResult, Study, no_finite_score, no_search
 from . import _baselines as baselines
 from ._advice import advise_on_search
 from ._blending import check_blend, describe_blend
 from ._config import SCHEMA, Config, anchor
 from ._features import cold_metrics, cold_references, feature_models, tables_of
-from ._mesh import check_devices, mesh_of
 from ._problem import OnStage, Problem, load_problem, named, source_name
-from ._processes import gathered
-from ._program import flag
-from ._progress import Display, reading
 from ._ranking import (
     VALIDATION_K,
     fit_defaults,
@@ -39,11 +43,7 @@ from ._ranking import (
     train_points,
     train_runs,
 )
-from ._registry import filled
-from ._rundir import write_csv
 from ._saved import RECOMMENDER, Learned, Model, save_model, scored
-from ._screen import cell, of_seeds
-from ._study import Evaluation, Member, OnEntry, SearchResult, Study, no_finite_score, no_search
 from ._tuning import PHASE as TUNE
 from ._tuning import Space, tune
 from ._update import choose_optimizer_mode
@@ -414,7 +414,7 @@ class Recommend(Study[Config, Problem]):
         history: list[dict[str, Any]], title: str, path: Path,
     ) -> None:  # fmt: skip
         """See :meth:`Study.draw_curves`."""
-        from ._plots import draw_curves  # Matplotlib is slow to import
+        from .._plots import draw_curves  # Matplotlib is slow to import
 
         final_training = config.protocol.final_training
         learned = {

@@ -12,8 +12,8 @@ from scipy import stats
 
 from crl_jax import baselines, data, metrics
 
+from .._rundir import write_csv
 from ._problem import Problem
-from ._rundir import write_csv
 
 _MAX_EASE_SIDE = 4096
 """Number of users or items up to which EASE takes seconds."""

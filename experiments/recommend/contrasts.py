@@ -10,9 +10,9 @@ from typing import Any
 
 from crl_jax import data, losses, models, tasks
 
+from .._ranges import COUNT, MOST, POSITIVE, Range
+from .._registry import Entry, Hyperparam, Registry, count, declared, settle, words
 from ._options import ContrastOptions
-from ._ranges import COUNT, MOST, POSITIVE, Range
-from ._registry import Entry, Hyperparam, Registry, count, declared, settle, words
 
 _WEIGHT = declared(tasks.ContrastiveAuxiliaryLoss, "weight")["weight"]
 _TEMPERATURE = Hyperparam(

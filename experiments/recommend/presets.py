@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from ._compiler import keep_compiled as keep_compiled
+from .._compiler import keep_compiled as keep_compiled
 
 MIN_STEPS = 320
 """Smallest number of steps of a training with an automatic batch size."""

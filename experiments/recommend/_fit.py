@@ -12,16 +12,16 @@ import numpy as np
 
 from crl_jax import baselines, data, metrics, models, serving, train
 
+from .._program import flag
+from .._registry import filled
+from .._study import Member, OnEntry, SearchResult, no_finite_score, no_search
 from ._baselines import cheap
 from ._blending import blended
 from ._config import SCHEMA, TRAINING, Config, EncoderOptions, anchor
 from ._problem import OnStage, Problem
-from ._program import flag
 from ._ranking import VALIDATION_K
-from ._recommend import Recommend
-from ._registry import filled
 from ._saved import RECOMMENDER, Model, save_model
-from ._study import Member, OnEntry, SearchResult, no_finite_score, no_search
+from ._study import Recommend
 from .fitted import BEST, COMPETITORS, MODELS, PREFIX, SWEEPS, settle_model
 from .start import may_add_models
 

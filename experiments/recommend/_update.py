@@ -6,9 +6,9 @@ import jax
 
 from crl_jax import samplers, tasks, train
 
+from .._study_options import RULES, SCHEDULES
 from ._config import Config
 from ._options import TrainOptions
-from ._study_options import RULES, SCHEDULES
 from .encoders import ENCODERS
 from .objectives import Settled
 
