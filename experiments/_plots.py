@@ -79,8 +79,7 @@ def curves(
         _label_epochs(axes, name)
     # Below the axes: among the curves its lines could be taken for some of them.
     handles, labels = left.get_legend_handles_labels()
-    columns = 2 if max(map(len, labels)) > 30 else 4
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small")
+    _legend_below(figure, handles, labels)
     figure.suptitle(title, wrap=True)
     return figure
 
@@ -90,6 +89,13 @@ def save_figure(figure: Figure, path: Path) -> None:
     partial = path.with_name(path.name + ".partial")
     figure.savefig(partial, dpi=120, format="png")
     partial.replace(path)
+
+
+def _legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Draws a legend below the axes, in as many columns as its labels leave room for, at most 4."""
+    inches = 0.5 + 0.07 * max(map(len, labels))  # a line, and characters of a small font
+    columns = min(4, max(1, int(figure.get_figwidth() / inches)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small")
 
 
 def _label_epochs(axes: Axes, name: str) -> None:
@@ -176,7 +182,7 @@ def draw_reports(
         axes.set_axis_off()
     handles, labels = panels[0].get_legend_handles_labels()
     if len(handles) > 1:
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small")
+        _legend_below(figure, handles, labels)
     figure.suptitle(title, wrap=True)
     save_figure(figure, path)
 

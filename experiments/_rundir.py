@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shlex
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,15 @@ def check_out(folder: Path) -> None:
             raise ValueError(f"--out {folder}: {place} is a file; name a directory.")
 
 
+def make_out(folder: Path) -> None:
+    """Creates the output folder; ``ValueError`` if that is impossible."""
+    check_out(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {folder} cannot be created: {error.strerror}.") from None
+
+
 @contextlib.contextmanager
 def claim(folder: Path, advice: str) -> Iterator[None]:
     """Creates the folder of a new run and locks it, see :func:`occupy`.
@@ -66,11 +76,7 @@ def claim(folder: Path, advice: str) -> Iterator[None]:
     Raises:
       ValueError: If it contains a run, with ``advice``, or cannot be created.
     """
-    check_out(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--out {folder} cannot be created: {error.strerror}.") from None
+    make_out(folder)
     with occupy(folder):
         if (folder / CONFIG).exists():
             raise ValueError(f"--out {folder} holds a run already{advice}")
@@ -169,6 +175,23 @@ def write_arrays(path: Path, **arrays: Any) -> None:
     with partial.open("wb") as file:
         np.savez(file, **arrays)
     partial.replace(path)
+
+
+def read_arrays(path: Path, *names: str) -> list[np.ndarray]:
+    """Reads arrays of a file that :func:`write_arrays` wrote.
+
+    Raises:
+      ValueError: If there is no such file, or it is damaged.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return [archive[name] for name in names]
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing, which the training wrote; train again.") from None
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path}: expected the arrays {', '.join(names)}, got a damaged file ({error})."
+        ) from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -212,6 +212,9 @@ class Study(ABC, Generic[C, P]):
         """Raises ``ValueError`` if flags are invalid for any dataset."""
         self.schema.settle(config)
 
+    def check_resumed(self, before: C, config: C) -> None:
+        """Raises ``ValueError`` if other devices than ``before`` would change the results."""
+
     @abstractmethod
     def load(self, config: C, on_stage: OnStage) -> P:
         """Reads the data."""

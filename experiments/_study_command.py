@@ -71,12 +71,15 @@ def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, 
     if flags - _OF_RESUMED:
         raise ValueError("--resume goes on with the run's own configuration; omit other flags.")
     config = rundir.open_run(now.resume, schema)
-    output = replace(config.output, mesh=now.mesh or config.output.mesh, processes=now.processes)
-    config = replace(config, output=output)
+    device = now.device if "--device" in flags else config.output.device
+    mesh = now.mesh or config.output.mesh
+    output = replace(config.output, device=device, mesh=mesh, processes=now.processes)
+    before, config = config, replace(config, output=output)
     try:
         study.for_config(config).check(config)
     except ValueError as error:
         raise ValueError(f"{now.resume / rundir.CONFIG}: {error}") from None
+    study.for_config(config).check_resumed(before, config)
     return config, now.resume, True
 
 

@@ -102,7 +102,7 @@ class OutputOptions:
     """Fail unless this kind of device is available."""
     mesh: str | None = None
     """Mesh of several devices, such as data=4: batches are sharded over them. A run can be resumed
-    on another number of devices."""
+    on another number of devices, unless it also searches models that are fitted on the host."""
     processes: str | None = field(default=None, metadata={WAS: None})
     """Train with several processes: auto to detect the cluster, or INDEX/COUNT@HOST:PORT with the
     address of the first process, such as 0/2@localhost:1234. All processes must see the same

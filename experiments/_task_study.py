@@ -192,7 +192,12 @@ class TaskStudy(Study[C, P]):
         for i, seed in enumerate(seeds):
             own = {name: float(values[i]) for name, values in numbers.items()}
             run = Run("search", i, len(seeds), int(seed), own)
-            fitted = self.fit(config, problem, run, checkpoints, partial(on_entry, run))
+            try:
+                fitted = self.fit(config, problem, run, checkpoints, partial(on_entry, run))
+            except train.TrainingDiverged:
+                scores.append(np.nan)
+                reached.append(0)
+                continue
             if patience_of(config) is None:
                 last = [entry[self.decided_by(config)][0] for entry in fitted.history[-_LAST:]]
                 scores.append(float(np.mean(last)))

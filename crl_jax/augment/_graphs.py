@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from .._checks import check_count
@@ -136,6 +137,10 @@ class GraphAugmentation:
                 f"`kinds` must be some of {', '.join(get_args(GraphKind))}, got {self.kinds!r}."
             )
         check_count("n_packs", self.n_packs)
+
+    def shard(self, mesh: Mesh) -> "GraphAugmentation":
+        """Returns the augmentation with a pack for each device of a mesh."""
+        return replace(self, n_packs=mesh.size)
 
     def __call__(self, key: Key[Array, ""], index: Int[Array, ""]) -> GraphBatch:
         """Draws a random view of one graph, without the axis of packs."""

@@ -343,7 +343,7 @@ def _as_bag(origin: str, name: str, value: Any) -> Bag:
         return ()
     if isinstance(value, str):
         return (value,) * (value != "")
-    bag = tuple(value) if isinstance(value, Iterable) else (value,)
+    bag: tuple[Any, ...] = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(category, str) for category in bag):
         raise DataError(
             f"{origin}: expected numbers, text or lists of text as {name!r}, got {shorten(value)}."

@@ -1,11 +1,12 @@
 """Augmented views of examples, and the base class of tasks on two views."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
 from .._blocks import map_blocks
@@ -80,6 +81,11 @@ class TwoViewTask(Task):
     def network_variables(self, params: Any, model_state: Any) -> tuple[Any, Any]:
         """Returns the network's part of ``params`` and of ``model_state``."""
         return params, network_state(model_state)
+
+    def shard(self, mesh: Mesh) -> "TwoViewTask":
+        """Returns the task with the augmentation ``augment.shard(mesh)``, if it has the method."""
+        shard = getattr(self.augment, "shard", None)
+        return self if shard is None else replace(self, augment=shard(mesh))
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> ViewBatch:
         """Draws two independent views of each example."""

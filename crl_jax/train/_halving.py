@@ -88,6 +88,8 @@ def train_candidates(
     except TrainingDiverged:
         fitted, scores, epochs = None, [np.nan] * len(candidates), [0] * len(candidates)
     seconds = time.monotonic() - began
+    if fitted is not None:  # history also counts the time before an interruption
+        seconds = max(seconds, fitted.history[-1]["seconds"])
     return Trained(rung, candidates, tuple(scores), tuple(epochs), seconds), fitted
 
 

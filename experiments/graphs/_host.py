@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from crl_jax import augment, data, models, pytree_dataclass
 
@@ -88,6 +89,10 @@ class RowViews:
     def on(self, graphs: models.GraphArrays) -> augment.GraphAugmentation:
         """Returns the augmentation of graphs on the device, by index."""
         return replace(self.views, graphs=graphs)
+
+    def shard(self, mesh: Mesh) -> "RowViews":
+        """Returns the augmentation of batches that the devices of a mesh share."""
+        return replace(self, views=self.views.shard(mesh))
 
     def __call__(self, key: Any, row: PaddedGraphs) -> models.GraphBatch:
         """Draws a random view of one graph, without the axis of packs."""

@@ -12,7 +12,6 @@ from crl_jax import augment, data, metrics, models, tasks, train
 
 from .. import _truth as truth
 from .._knn import BANK, Voters, knn_among, train_knn, valid_knn
-from .._mesh import mesh_of
 from .._registry import settle
 from .._rundir import write_arrays
 from .._schema import absolute
@@ -142,7 +141,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
         self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]
     ) -> tasks.SimCLR:
         """See :meth:`TaskStudy.task`."""
-        options, mesh = config.training, mesh_of(config.output.mesh)
+        options = config.training
         n_in = problem.graphs.features.shape[1]
         backbone = make_backbone(config.encoding, GRAPH_ENCODERS, n_in=n_in)
         head = models.Projection(options.head, norm=False)
@@ -152,7 +151,6 @@ class GraphStudy(TaskStudy[Config, Problem]):
             config.views.kinds,
             numbers.get("ratio", config.views.ratio),
             config.views.add,
-            n_packs=1 if mesh is None else mesh.size,
         )
         return tasks.SimCLR(
             models.Network(models.BackboneWithHead(backbone, head)),

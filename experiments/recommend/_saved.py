@@ -11,7 +11,7 @@ import numpy as np
 from crl_jax import baselines, data, models, serving, train
 
 from .._ranges import shorten
-from .._rundir import CHECKPOINT, CONFIG
+from .._rundir import CHECKPOINT, CONFIG, METRICS
 from ._config import Config
 from ._features import FeatureTables
 from .encoders import ENCODERS
@@ -91,7 +91,11 @@ def load_model(folder: Path) -> Model:
     try:
         stored, meta = train.load_checkpoint(path)
     except FileNotFoundError:
-        hint = "its training is not finished" if (folder / CONFIG).exists() else "it holds no run"
+        hint = "it holds no run"
+        if (folder / METRICS).exists():
+            hint = f"{path} is missing, or another command trained it"
+        elif (folder / CONFIG).exists():
+            hint = "its training is not finished"
         raise ValueError(f"{folder} has no trained model: {hint}.") from None
     _check_names(path, stored, meta)
     try:

@@ -51,7 +51,15 @@ from .fitted import BEST, COMPETITORS, MODELS, TRAINED, settle_model
 from .objectives import OBJECTIVES
 from .presets import auto_batch_size, preset_of
 from .recipes import RECIPES
-from .start import AUTO, default_batch_size, kind_of, searched, spaces, start
+from .start import (
+    AUTO,
+    default_batch_size,
+    kind_of,
+    may_add_models,
+    searched,
+    spaces,
+    start,
+)
 
 BASELINES, COLD = "baselines.csv", "cold_baselines.csv"
 _OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
@@ -134,10 +142,26 @@ class Recommend(Study[Config, Problem]):
             )
         if config.protocol.debias == "auto":
             _check_debias(config)
+        if _halves(config) and "epochs" in swept_names(config):
+            raise ValueError(
+                "--sweep epochs: a search by halving decides on the epochs; omit it, or choose "
+                "--search grid without --tune."
+            )
         if config.protocol.blend > 1:
             check_blend(config)
         for each, _ in _spaces(config):
             self._check_one(each)
+
+    def check_resumed(self, before: Config, config: Config) -> None:
+        """See :meth:`Study.check_resumed`."""
+        is_changed = len(_spaces(before)) != len(_spaces(config)) or (
+            config.protocol.blend > 1 and may_add_models(before) != may_add_models(config)
+        )
+        if is_changed:
+            raise ValueError(
+                f"--mesh {config.output.mesh}: the run also searches models that are fitted on the "
+                "host; resume it without --mesh."
+            )
 
     def _check_one(self, config: Config) -> None:
         settle_options(config)

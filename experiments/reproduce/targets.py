@@ -14,7 +14,7 @@ from tyro.conf import UseAppendAction
 
 from .._progress import Display, display
 from .._ranges import COUNT, POSITIVE, Range, option_group
-from .._rundir import hold
+from .._rundir import hold, make_out
 from .methods import Method, World
 from .outcomes import Outcome, pool
 from .store import ranking_path, run_once
@@ -143,8 +143,8 @@ class Target:
         The output folder is locked against other processes with the same target. Trainings that
         several targets share are locked individually, during training.
         """
+        make_out(options.out)
         worlds, title = self.load(options, console), self.numbered_title(options.target)
-        options.out.mkdir(parents=True, exist_ok=True)
         busy = f"another process is making {options.target} in {options.out}; wait for it to end."
         with hold(options.out / f".{options.target}.lock", busy=busy):
             for folder, (world, *_) in groupby(worlds, attrgetter("folder")):

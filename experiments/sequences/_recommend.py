@@ -14,7 +14,7 @@ from crl_jax import data, tasks, train
 from .. import _encoder_file as file
 from .._program import program
 from .._ranges import COUNT, check_flags, option_group
-from .._rundir import write_csv
+from .._rundir import make_out, read_arrays, write_csv
 from .._screen import output, plain
 from ..recommend._options import ReadOptions
 from ..recommend._problem import read_arguments
@@ -57,6 +57,7 @@ def main(arguments: list[str]) -> None:
     check_flags(options)
     if not options.data:
         raise ValueError("--data names the file of the histories; give one.")
+    make_out(options.out.parent)
     task, variables, item_ids = load_task(options.run)
     if options.k > len(item_ids):
         raise ValueError(f"--k must be at most the {len(item_ids)} items, got {options.k}.")
@@ -80,8 +81,7 @@ def load_task(folder: Path) -> tuple[tasks.NextItem, tuple[Any, Any], np.ndarray
       ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
     kept = file.open_encoder(folder, SCHEMA)
-    with np.load(folder / ITEMS) as arrays:
-        item_ids = arrays["item_ids"]
+    (item_ids,) = read_arrays(folder / ITEMS, "item_ids")
     network = network_of(kept.config, len(item_ids))
     task = tasks.NextItem(network, len(item_ids), kept.config.training.window)
     return task, kept.variables(network.init), item_ids

@@ -191,6 +191,11 @@ def test_an_interrupted_run_is_fitted_again(ease, tmp_path, capsys):
         ),
         (["--model", "ease", "--mesh", "data=1"], "one process on the host: omit --mesh data=1."),
         (
+            ["--sweep", "epochs=1,8", "--search", "halving"],
+            "halving decides on the epochs; omit it",
+        ),
+        (["--sweep", "epochs=1,8", "--tune", "1"], "halving decides on the epochs; omit it"),
+        (
             ["--model", "ease", "--valid-fraction", "0", "--sweep", "model_l2=1,2"],
             "--valid-fraction 0 leaves no data",
         ),

@@ -7,8 +7,11 @@ import pytest
 from _helpers.commands import SHORT, one_line
 from _helpers.refusals import raises
 
+from experiments import _rundir as rundir
 from experiments._mesh import mesh_of
+from experiments._study_command import configure
 from experiments.recommend import main
+from experiments.recommend._study import Recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -48,6 +51,24 @@ def test_several_processes_take_all_devices(monkeypatch):
     assert dict(mesh.shape) == {"data": 8, "table": 1}
     with raises(ValueError, match="--mesh data=4 must use all 8 devices of 2 processes"):
         mesh_of("data=4")
+
+
+@pytest.mark.parametrize("flags", [["--tune", "1"], ["--loss", "auto", "--blend", "3"]])
+def test_a_run_that_also_searches_models_on_the_host_is_not_resumed_on_a_mesh(flags, tmp_path):
+    """The models of the search would be others."""
+    config, _, _ = configure(Recommend(), [*flags, "--model", "trained"])
+    rundir.create(tmp_path, config, "recommend")
+    configure(Recommend(), ["--resume", str(tmp_path)])
+    with raises(ValueError, match="--mesh data=1: the run also searches models .* on the host"):
+        configure(Recommend(), ["--resume", str(tmp_path), "--mesh", "data=1"])
+
+
+def test_a_run_may_be_resumed_on_another_device(tmp_path):
+    config, _, _ = configure(Recommend(), ["--loss", "bpr", "--device", "gpu"])
+    rundir.create(tmp_path, config, "recommend")
+    for flags, device in (([], "gpu"), (["--device", "cpu"], "cpu"), (["--device", "any"], "any")):
+        resumed, *_ = configure(Recommend(), ["--resume", str(tmp_path), *flags])
+        assert resumed.output.device == device
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import csv
 import shlex
+import shutil
 import warnings
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.pages import DOCS
+from _helpers.refusals import raises
 from _helpers.studies import (
     commands_of,
     files_of,
@@ -87,6 +89,27 @@ def test_early_stopping_evaluates_the_best_epoch(tmp_path):
     np.testing.assert_allclose(np.mean(found["ndcg@10"]), scores[best], rtol=1e-5)
 
 
+def test_a_point_that_diverges_is_skipped(tmp_path):
+    run = finish(main, tmp_path / "run", [*SMALL, "--sweep", "lr=1e-3,1e30"])
+    with (run / "sweep.csv").open() as file:
+        good, diverged = csv.DictReader(file)
+    assert (good["chosen"], diverged["chosen"]) == ("1", "0")
+    assert diverged["valid_ndcg@10"] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "got a damaged file"), (b"PK\3\4", "got a damaged file"), (None, "is missing")],
+)
+def test_damaged_item_ids_are_refused(folder, tmp_path, content, message):
+    run = shutil.copytree(folder, tmp_path / "run")
+    (run / "items.npz").unlink()
+    if content is not None:
+        (run / "items.npz").write_bytes(content)
+    with raises(ValueError, match=rf"items\.npz.* {message}"):
+        load_task(run)
+
+
 def test_metrics_are_those_of_ranks_counted_by_hand(folder):
     """The item after each history among all others, without those of the history."""
     _, problem = prepare(Sequences(), SMALL)
@@ -118,7 +141,7 @@ def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
     task, variables, item_ids = load_task(folder)
     log = data.simulate_sequences(n_users=3, seed=9)
     rows = zip(log.users, log.item_ids[log.items], log.timestamps, strict=True)
-    source, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    source, out = tmp_path / "new.csv", tmp_path / "folder" / "out.csv"
     events = [("user", "item", "timestamp"), *((f"new{u}", i, t) for u, i, t in rows)]
     events += [("new0", 4711, 99), ("nobody", 4711, 99)]
     with source.open("w", newline="") as file:

@@ -27,12 +27,14 @@ class Training:
       end_at: Index of the training during which the process ends; None for never.
       diverging: Learning rates that diverge.
       seconds: Time of a training.
+      before: Time of each training before an interruption, which its history includes.
       calls: Configuration, learning rates and epochs of each training.
     """
 
     end_at: int | None = None
     diverging: tuple[float, ...] = ()
     seconds: float = 0.0
+    before: float = 0.0
     calls: list = field(default_factory=list)
     now: float = 0.0
 
@@ -55,8 +57,8 @@ class Training:
         ]
         entry = {"epoch": epochs, "loss": [0.5] * len(scores), "valid_ndcg@20": scores}
         report(entry)
-        none = np.zeros(len(scores))
-        return train.FitResult(None, None, (), runs, none, none, [entry])  # type: ignore[arg-type]
+        none, history = np.zeros(len(scores)), [entry | {"seconds": self.before + self.seconds}]
+        return train.FitResult(None, None, (), runs, none, none, history)  # type: ignore[arg-type]
 
 
 def score(lr, epochs):
@@ -150,6 +152,13 @@ def test_the_limit_of_time_leaves_points_untried(tmp_path, monkeypatch):
     ]  # fmt: skip
     assert np.isnan(result.choice.scores).tolist() == [False] * 16 + [True] * 8
     assert "16 of 24 points" in result.said
+
+
+def test_the_limit_counts_the_time_before_an_interruption(tmp_path, monkeypatch):
+    training = Training(seconds=10, before=50)
+    monkeypatch.setattr("crl_jax.train._halving.time.monotonic", lambda: training.now)
+    search([space(*range(24), minutes=4)], training, tmp_path)
+    assert len(training.calls) == 4  # as without interruptions, above
 
 
 @pytest.mark.parametrize("end_at", range(4))

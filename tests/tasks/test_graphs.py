@@ -9,7 +9,7 @@ import pytest
 from _helpers.programs import apply, in_one, initial
 from _helpers.views import ctx
 
-from crl_jax import data, losses
+from crl_jax import data, losses, train
 from crl_jax.augment import GraphAugmentation
 from crl_jax.models import GIN, BackboneWithHead, GraphArrays, Network, Projection
 from crl_jax.tasks import Classification, LabelledExamples, SimCLR
@@ -65,3 +65,30 @@ def test_a_view_at_a_time_is_the_same():
         batch = jax.jit(task.batch)(jax.random.key(3), examples)
         losses_of.append(jax.jit(task.loss)(params, rest, batch, ctx(12))[0])
     np.testing.assert_allclose(losses_of[0], losses_of[1], rtol=1e-4)
+
+
+class Stopped(Exception):
+    pass
+
+
+class StopAfterOneEpoch(train.Callback):
+    def on_report(self, loop):
+        raise Stopped
+
+
+def test_a_training_on_several_devices_goes_on_with_one(tmp_path):
+    """The number of packs follows the mesh, and is no part of what a checkpoint must match."""
+
+    def trained(n, *hooks):
+        mesh = None if n == 1 else jax.sharding.Mesh(np.array(jax.devices()[:n]), ("data",))
+        plan = train.TrainConfig(16, mesh=mesh)
+        batches = train.ArrayBatches(jnp.arange(64))
+        return train.fit(TASK, train.Optimizer(1e-3), batches, plan, epochs=2, hooks=hooks)
+
+    checkpoint = train.Checkpoint(tmp_path / "state.npz", 0.0)
+    with pytest.raises(Stopped):
+        trained(2, checkpoint, StopAfterOneEpoch())
+    got, want = trained(1, checkpoint), trained(1)
+    assert [entry["epoch"] for entry in got.history] == [1, 2]
+    for a, b in zip(got.history, want.history, strict=True):
+        np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-4)
