@@ -171,25 +171,31 @@ def _read_columns(
 
 def _warn_of_numbers(path: Path, name: str, values: Sequence[str], lines: Sequence[int]) -> None:
     """Warns if most values of a column of categories are numbers."""
-    others = [i for i, x in enumerate(values) if x and _numbers([x]) is None]
-    n = sum(map(bool, values))
-    if 2 * len(others) < n:
+    numbers, is_empty = _cast(values)
+    is_other = ~is_empty & ~np.isfinite(numbers)
+    n_others, n = int(is_other.sum()), int((~is_empty).sum())
+    if 2 * n_others < n:
+        first = int(np.argmax(is_other))
         warn_if(
-            len(others),
+            n_others,
             f"{name!r} is read as categories, since {{n}} of {n} values are no finite numbers, "
-            f"such as {shorten(values[others[0]])} in line {lines[others[0]]}; `kinds` decides",
+            f"such as {shorten(values[first])} in line {lines[first]}; `kinds` decides",
             of=str(path),
         )
 
 
 def _numbers(values: Sequence[str]) -> np.ndarray | None:
     """Returns finite numbers, NaN where the text is empty; None if other text occurs."""
+    numbers, is_empty = _cast(values)
+    return numbers if np.isfinite(numbers[~is_empty]).all() else None
+
+
+def _cast(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns numbers, NaN where the text is none, and which texts are empty."""
     import polars as pl
 
     text = pl.Series(values, dtype=pl.String)
-    numbers = text.cast(pl.Float64, strict=False).to_numpy()
-    is_empty = (text == "").to_numpy()
-    return numbers if np.isfinite(numbers[~is_empty]).all() else None
+    return text.cast(pl.Float64, strict=False).to_numpy(), (text == "").to_numpy()
 
 
 def _split(value: str, separator: str) -> tuple[str, ...]:

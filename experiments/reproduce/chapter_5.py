@@ -88,7 +88,7 @@ def draw_epoch_times(job: Job) -> None:
 
 
 def draw_cost(job: Job) -> None:
-    """Section 5.4: time per epoch of DPL against M and against N, beside that of BPR.
+    """Section 5.4: time per epoch of DPL against M and against N, compared with that of BPR.
 
     Each is measured as figure 5.4 is. The other number is that of DPL in figure 5.4, N = 5 or
     M = 10.

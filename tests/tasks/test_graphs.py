@@ -77,7 +77,7 @@ class StopAfterOneEpoch(train.Callback):
 
 
 def test_a_training_on_several_devices_goes_on_with_one(tmp_path):
-    """The number of packs follows the mesh, and is no part of what a checkpoint must match."""
+    """The number of packs follows the mesh; checkpoints do not depend on it."""
 
     def trained(n, *hooks):
         mesh = None if n == 1 else jax.sharding.Mesh(np.array(jax.devices()[:n]), ("data",))
