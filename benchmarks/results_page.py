@@ -84,6 +84,7 @@ NAMES = {
     "tnews": "TNEWS", "bert": "BERT", "conbert-1": "ConBERT, 1 epoch",
     "conbert-3": "ConBERT, 3 epochs", "conbert-5": "ConBERT, 5 epochs",
     "representations/texts": "scratch", "representations/weights": "MiniLM",
+    "xsimgcl": "BPR with XSimGCL",
     "gowalla-hard": "MF with HCL", "yelp2018-lightgcn-bsl": "LightGCN with BSL",
     "ChebyCF + gowalla-hard": "the sum", "BSPM + yelp2018-lightgcn-bsl": "the sum",
 }  # fmt: skip

@@ -24,7 +24,7 @@ from ._runs import read_json, record, run, scores, show
 from ._significance import MAIN, compare_with, per_user
 
 METRICS = ("recall@20", MAIN)
-LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl")
+LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl", "xsimgcl")
 PLAIN = "info_nce"
 """Baseline loss that the others are tested against."""
 
@@ -41,6 +41,7 @@ PUBLISHED = {
     ("yelp2018", "lightgcn", "bpr"): (0.0653, 0.0532, "LightGCN (He et al., 2020)"),
     ("yelp2018", "lightgcn", "info_nce"): (0.0736, 0.0612, _BSL),
     ("yelp2018", "lightgcn", "bsl"): (0.0744, 0.0617, _BSL),
+    ("yelp2018", "lightgcn", "xsimgcl"): (0.0723, 0.0604, "XSimGCL (Yu et al., 2023)"),
 }
 """Recall@20, NDCG@20 and source by dataset, encoder and loss, on the same split with width 64."""
 

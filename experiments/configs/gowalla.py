@@ -34,12 +34,12 @@ def standard_split(
     encoder: dict[str, Any],
     training: TrainOptions,
 ) -> Config:
-    """Returns a configuration for a standard split, with cosine similarities of width 64."""
+    """Returns a configuration for a standard split of width 64, by default with cosines."""
     return Config(
         source=DataOptions(data=dataset, valid_fraction=0.0),
         objective=LossOptions(**loss),
         sampling=SamplerOptions(**sampler),
-        encoding=EncoderOptions(similarity="cosine", **encoder),
+        encoding=EncoderOptions(**{"similarity": "cosine", **encoder}),
         training=replace(training, dim=64, l2_target="rows", eval_every=5),
         protocol=ProtocolOptions(final_training="train", k=(20,)),
     )
