@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import crl_jax
+import experiments
 
 ROOT = Path(crl_jax.__file__).parent
 FLOORS = [
@@ -27,9 +28,9 @@ ALLOWED = {
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 
-def imported_names(path: Path) -> set[str]:
-    """Names below ``crl_jax`` that a module imports: packages and shared modules."""
-    package = ".".join(["crl_jax", *path.relative_to(ROOT).parent.parts])
+def imported_names(path: Path, root: Path = ROOT) -> set[str]:
+    """Names below a package, by default ``crl_jax``, that a module of it imports."""
+    package = ".".join([root.name, *path.relative_to(root).parent.parts])
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -39,7 +40,7 @@ def imported_names(path: Path) -> set[str]:
             modules = [f"{base}.{alias.name}" for alias in node.names]
         else:
             continue
-        found |= {m.split(".")[1] for m in modules if m.startswith("crl_jax.")}
+        found |= {m.split(".")[1] for m in modules if m.startswith(f"{root.name}.")}
     return found
 
 
@@ -78,3 +79,21 @@ def test_shared_modules_import_no_package():
     for path in ROOT.glob("_*.py"):
         if path.name != "__init__.py":
             assert not imported_names(path) & set(PACKAGES), path
+
+
+COMMANDS = Path(experiments.__file__).parent
+OTHERS = {
+    "pairs": {"images"}, "sequences": {"recommend"}, "calibration": {"recommend", "numerical"},
+    "numerical": {"recommend", "reproduce"}, "reproduce": {"recommend", "images", "text"},
+    "configs": {"recommend", "images", "text", "pairs"},
+}  # fmt: skip
+"""Commands whose modules a command uses; named configurations serve all commands."""
+
+
+def test_commands_import_few_others():
+    names = {path.parent.name for path in COMMANDS.glob("*/__init__.py")}
+    for path in COMMANDS.rglob("*.py"):
+        own = set(path.relative_to(COMMANDS).parts[:-1])
+        others = set().union(*(OTHERS.get(name, ()) for name in own))
+        used = imported_names(path, COMMANDS) & names - own
+        assert used <= others | ({"configs"} if own else set()), f"{path} imports {sorted(used)}"
