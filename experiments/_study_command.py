@@ -92,6 +92,9 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
     check_devices(config.output.device, config.output.mesh, 0 if size == "auto" else size)
     advice = f": go on with it by --resume {folder}, or name another directory."
     rundir.check_out(folder)
+    if resumed and (folder / rundir.METRICS).exists():
+        console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
+        return
     if first and not resumed and folder.exists():
         with rundir.claim(folder, advice):  # released at once: checks it before the data are read
             pass
@@ -107,9 +110,6 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
     check_same(settings | beside)
     with _workplace(folder, resumed, advice) as place:
         advise(partial(rundir.going_on, folder, study.schema.command))
-        if resumed and (folder / rundir.METRICS).exists():
-            console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
-            return
         if not resumed:
             rundir.create(place, config, study.schema.command)
         title = study.describe_training(config)

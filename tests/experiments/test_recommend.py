@@ -299,10 +299,13 @@ def test_what_data_cannot_mend_is_refused_before_they_are_read(
     assert message.format(run=first_run) in one_line(capsys.readouterr().err)
 
 
-def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(finished, ratings, capsys):
+def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(
+    finished, ratings, capsys, monkeypatch
+):
     before = (finished / "metrics.json").read_bytes()
     assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
     assert "holds a run already" in one_line(capsys.readouterr().err)
+    monkeypatch.setattr("experiments.recommend._study.load_problem", lambda *_: pytest.fail("read"))
     assert main(["--resume", str(finished)]) == 0
     assert "is finished" in one_line(capsys.readouterr().out)
     assert (finished / "metrics.json").read_bytes() == before
