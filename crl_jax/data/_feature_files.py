@@ -117,15 +117,9 @@ def read_features(
         ids, columns, lines = _read_columns(blocks, layout, names, id_col, kinds)
     parsed: dict[str, Any] = {}
     for name, values in columns.items():
-        numbers = None if kinds.get(name) == "bag" else _numbers(values)
-        if numbers is None and kinds.get(name) == "number":
-            index = next(i for i, x in enumerate(values) if x and _numbers([x]) is None)
-            raise DataError(
-                f"{path}:{lines[index]}: expected a finite number as {name!r}, "
-                f"got {shorten(values[index])}."
-            )
-        if numbers is None and name not in kinds:
-            _warn_of_numbers(path, name, values, lines)
+        kind, numbers = kinds.get(name), None
+        if kind != "bag":
+            numbers = _parse_numbers(values, kind, path, name, lines)
         cut = separators.get(name, separator)
         parsed[name] = [_split(x, cut) for x in values] if numbers is None else numbers
     return FeatureTable.from_columns(ids, parsed, origin=str(path))
@@ -169,33 +163,33 @@ def _read_columns(
     return ids, columns, lines
 
 
-def _warn_of_numbers(path: Path, name: str, values: Sequence[str], lines: Sequence[int]) -> None:
-    """Warns if most values of a column of categories are numbers."""
-    numbers, is_empty = _cast(values)
-    is_other = ~is_empty & ~np.isfinite(numbers)
-    n_others, n = int(is_other.sum()), int((~is_empty).sum())
-    if 2 * n_others < n:
-        first = int(np.argmax(is_other))
-        warn_if(
-            n_others,
-            f"{name!r} is read as categories, since {{n}} of {n} values are no finite numbers, "
-            f"such as {shorten(values[first])} in line {lines[first]}; `kinds` decides",
-            of=str(path),
-        )
+def _parse_numbers(
+    values: Sequence[str], kind: FeatureKind | None, path: Path, name: str, lines: Sequence[int]
+) -> np.ndarray | None:
+    """Returns finite numbers, NaN where the text is empty; None if other text occurs.
 
-
-def _numbers(values: Sequence[str]) -> np.ndarray | None:
-    """Returns finite numbers, NaN where the text is empty; None if other text occurs."""
-    numbers, is_empty = _cast(values)
-    return numbers if np.isfinite(numbers[~is_empty]).all() else None
-
-
-def _cast(values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns numbers, NaN where the text is none, and which texts are empty."""
+    Warns of other text if most values are numbers and no kind is given.
+    """
     import polars as pl
 
     text = pl.Series(values, dtype=pl.String)
-    return text.cast(pl.Float64, strict=False).to_numpy(), (text == "").to_numpy()
+    numbers = text.cast(pl.Float64, strict=False).to_numpy()
+    is_given = (text != "").to_numpy()
+    is_other = is_given & ~np.isfinite(numbers)
+    if not is_other.any():
+        return numbers
+    first, n_others, n = int(np.argmax(is_other)), int(is_other.sum()), int(is_given.sum())
+    got, line = shorten(values[first]), lines[first]
+    if kind == "number":
+        raise DataError(f"{path}:{line}: expected a finite number as {name!r}, got {got}.")
+    if kind is None and 2 * n_others < n:
+        warn_if(
+            n_others,
+            f"{name!r} is read as categories, since {{n}} of {n} values are no finite numbers, "
+            f"such as {got} in line {line}; `kinds` decides",
+            of=str(path),
+        )
+    return None
 
 
 def _split(value: str, separator: str) -> tuple[str, ...]:

@@ -201,9 +201,12 @@ class NextItem(Task):
     def _check_items(self, name: str, rows: Any) -> None:
         """Raises ``ValueError`` unless ``rows`` are sequences of known items."""
         check_sequences(name, rows)
-        if not isinstance(rows, Tracer) and rows.size and rows.max() >= self.n_items:
+        if isinstance(rows, Tracer):
+            return
+        largest = np.asarray(rows).max(initial=-1)  # on the host, where nothing is compiled
+        if largest >= self.n_items:
             raise ValueError(
-                f"`{name}` must have items below `n_items` {self.n_items}, got {rows.max()}."
+                f"`{name}` must have items below `n_items` {self.n_items}, got {largest}."
             )
 
     def _item_vectors(self, params: Any, model_state: Any) -> Float[Array, "n_items dim"]:

@@ -70,12 +70,7 @@ def draw_epoch_times(job: Job) -> None:
     figure = Figure(figsize=(max(6, 2 * len(names)), 4), layout="constrained")
     axes = figure.subplots()
     for place, (label, method) in enumerate(_TIMED.items()):
-        plain = dataclasses.replace(method, minibatch=_PLAIN)
-        seconds = []
-        for world in job.worlds:
-            speed = speed_of(plain, world, job.options.out / "speeds")
-            steps = -(-len(world.train) // _PLAIN.batch_size)
-            seconds.append((steps * speed.step, steps * speed.cpu_step))
+        seconds = [_epoch_times(method, world, job) for world in job.worlds]
         heights = [each[drawn] for each in seconds]
         axes.bar(np.arange(len(names)) + 0.2 * (place - 1.5), heights, 0.2, label=label)
         rows += [[name, label, *each] for name, each in zip(names, seconds, strict=True)]
@@ -98,15 +93,7 @@ def draw_cost(job: Job) -> None:
         for size in TIMED_SIZES:
             changed[label, size] = dataclasses.replace(DPL, **{name: size})
     (world,) = job.worlds
-    steps = -(-len(world.train) // _PLAIN.batch_size)
-    speeds = [
-        speed_of(dataclasses.replace(method, minibatch=_PLAIN), world, job.options.out / "speeds")
-        for method in changed.values()
-    ]
-    rows = [
-        [*key, steps * speed.step, steps * speed.cpu_step]
-        for key, speed in zip(changed, speeds, strict=True)
-    ]
+    rows = [[*key, *_epoch_times(method, world, job)] for key, method in changed.items()]
     drawn, ylabel = _drawn_time()
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
@@ -118,6 +105,14 @@ def draw_cost(job: Job) -> None:
     axes.set_ylim(bottom=0)
     axes.legend()
     finish(job, figure, ["parameter", "size", "seconds", "cpu_seconds"], rows)
+
+
+def _epoch_times(method: Method, world: World, job: Job) -> tuple[float, float]:
+    """Returns the seconds and processor seconds of an epoch, measured on some of its steps."""
+    plain = dataclasses.replace(method, minibatch=_PLAIN)
+    speed = speed_of(plain, world, job.options.out / "speeds")
+    steps = -(-len(world.train) // _PLAIN.batch_size)
+    return steps * speed.step, steps * speed.cpu_step
 
 
 def _drawn_time() -> tuple[int, str]:
