@@ -1,11 +1,9 @@
 """Properties that every loss of the table ``LOSSES`` must satisfy.
 
-The references are the formulas as published, in float64 and without overflow protection;
-they share no code with the implementation under test.
-
-To add a loss, add its formula and a :class:`Case` to ``LOSSES``. Its hyper-parameters are tested at
-the ends of the ranges that its signature declares, and beyond. The groups below ``LOSSES`` list
-the exceptions. All properties share one program per loss and dtype, so that each adds little time.
+To add a loss, add its formula to ``_helpers/loss_formulas.py`` and a :class:`Case` to ``LOSSES``.
+Its hyper-parameters are tested at the ends of the ranges that its signature declares, and beyond.
+The groups below ``LOSSES`` list the exceptions. All properties share one program per loss and
+dtype, so that each adds little time.
 """
 
 import inspect
@@ -19,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers import loss_formulas as formulas
 from _helpers.exported import exported
 from _helpers.programs import as_users_do
 from _helpers.refusals import raises
@@ -34,307 +33,6 @@ from crl_jax._reduce import masked_mean
 from crl_jax.losses._common import finish, margins, prepare, row_mean
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
-def mean(values, m):
-    return (m * values).sum(-1) / m.sum(-1)
-
-
-def column(x):
-    return np.expand_dims(x, -1)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def minus_log_sigmoid(x):
-    return np.log1p(np.exp(-x))
-
-
-def np_bpr(pos, extra, neg, m, t):
-    return mean(minus_log_sigmoid((pos[..., None] - neg) / t), m)
-
-
-def np_bce(pos, extra, neg, m, t):
-    return minus_log_sigmoid(pos / t) + mean(minus_log_sigmoid(-neg / t), m)
-
-
-def np_gbce(pos, extra, neg, m, t, sampling_rate, calibration):
-    # The power of the probability of the positive, as in the paper.
-    power = sampling_rate * (calibration * (1 - 1 / sampling_rate) + 1 / sampling_rate)
-    apart = (m * minus_log_sigmoid(-neg / t)).sum(-1)
-    return (power * minus_log_sigmoid(pos / t) + apart) / (m.sum(-1) + 1)
-
-
-def from_denominator(pos, g, t):
-    return np.log1p(g / np.exp(pos / t))  # -log(e^pos / (e^pos + g))
-
-
-def np_info_nce(pos, extra, neg, m, t):
-    return from_denominator(pos, (m * np.exp(neg / t)).sum(-1), t)
-
-
-def np_hard(pos, extra, neg, m, t, tau_plus, beta, min_score=-1.0):
-    tilt = np.exp(column(beta) * neg / t)
-    w = tilt / mean(tilt, m)[..., None]
-    draws = pos[..., None] if extra is None else extra
-    false = tau_plus * np.exp(draws / t).mean(-1)
-    true = (mean(w * np.exp(neg / t), m) - false) / (1 - tau_plus)
-    return from_denominator(pos, m.sum(-1) * np.maximum(true, np.exp(min_score / t)), t)
-
-
-def np_debiased(*args, **hyper):
-    return np_hard(*args, **hyper, beta=0.0)
-
-
-def np_bayesian(pos, extra, neg, m, t, tau_plus, alpha, beta):
-    u = ((neg[..., None, :] <= neg[..., :, None]) * m[..., None, :]).sum(-1)
-    u = u / m.sum(-1, keepdims=True)
-    tau_plus, alpha, beta = map(column, (tau_plus, alpha, beta))
-    a = (1 - 2 * alpha) * (1 - 2 * tau_plus)
-    b = 2 * (alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)
-    phi = (-b + np.sqrt(b**2 + 4 * a * u)) / (2 * a)
-    z = (1 - beta) * alpha + beta * (1 - alpha)
-    w = ((1 - beta) * alpha + (beta - alpha) * phi) / z / (b / 2 + a * phi)
-    return from_denominator(pos, (m * w * np.exp(neg / t)).sum(-1), t)
-
-
-def np_adjusted(pos, extra, neg, m, t, mu, sigma):
-    log_w = np.where(m, -(((neg - column(mu)) / column(sigma)) ** 2) / 2, -np.inf)
-    w = np.exp(log_w - log_w.max(-1, keepdims=True))
-    return from_denominator(pos, (w / mean(w, m)[..., None] * np.exp(neg / t)).sum(-1), t)
-
-
-def np_corrected(pos, extra, neg, m, t, tau_plus, gamma, min_score=-1.0):
-    log_w = np.where(m, -column(gamma) * neg / t, -np.inf)
-    w = np.exp(log_w - log_w.max(-1, keepdims=True))
-    false = np.exp(pos / t) if extra is None else np.exp(extra / t).mean(-1)
-    mixed = mean(w * np.exp(neg / t), m) / mean(w, m)
-    g = np.maximum((mixed - tau_plus * false) / (1 - tau_plus), np.exp(min_score / t))
-    return np.log(m.sum(-1) * g) - pos / t
-
-
-def np_attention(pos, extra, neg, m, t, pos_scale, neg_scale):
-    positives = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
-    a = np.exp(positives / column(pos_scale))
-    positive = (a * positives).sum(-1) / a.sum(-1)
-    b = np.exp((neg - neg.max(-1, keepdims=True)) / column(neg_scale))
-    logits = np.where(m, b / mean(b, m)[..., None] * neg / t, -np.inf)  # overflow float64
-    return np.logaddexp(0, np.logaddexp.reduce(logits, axis=-1) - positive / t)
-
-
-def np_global(pos, extra, neg, m, t, log_mean):
-    log_ratio = np.log(mean(np.exp(neg / t), m)) - log_mean
-    return log_mean + np.exp(np.minimum(log_ratio, 60)) - 1 - pos / t
-
-
-def np_pairwise(pos, extra, neg, m, t, tau_plus, floor=1e-2):
-    mixed = mean(sigmoid((pos[..., None] - neg) / t), m)
-    false = 0.5 if extra is None else sigmoid((pos[..., None] - extra) / t).mean(-1)
-    return -np.log(np.maximum((mixed - tau_plus * false) / (1 - tau_plus), floor))
-
-
-def np_decoupled(pos, extra, neg, m, t):
-    return -np.log(np.exp(pos / t) / (m * np.exp(neg / t)).sum(-1))
-
-
-def np_sigmoid(pos, extra, neg, m, t, bias):
-    apart = minus_log_sigmoid(-neg / t - column(bias))
-    return minus_log_sigmoid(pos / t + bias) + (m * apart).sum(-1)
-
-
-def np_proto(pos, extra, neg, m, t, pos_concentration, neg_concentration):
-    return np_info_nce(pos / pos_concentration, None, neg / neg_concentration, m, t)
-
-
-def np_nce(pos, extra, neg, m, t, pos_log_noise, neg_log_noise, ratio=None):
-    k = m.sum(-1) if ratio is None else ratio
-    u, q, noise = np.exp(pos / t), np.exp(pos_log_noise), np.exp(neg_log_noise)
-    kq = column(k) * noise
-    return np.log1p(k * q / u) + k * mean(np.log1p(np.exp(neg / t) / kq), m)
-
-
-def np_oracle(pos, extra, neg, m, t, true_negative):
-    g = m.sum(-1) * mean(np.exp(neg / t), m & true_negative)
-    return from_denominator(pos, g, t)
-
-
-def np_oracle_pairwise(pos, extra, neg, m, t, true_negative):
-    ahead = (pos[..., None] - neg) / t
-    kept = m & true_negative
-    near_one = np.log1p(-mean(sigmoid(-ahead), kept))  # keeps the digits of small losses
-    return -np.where(near_one > -0.1, near_one, np.log(mean(sigmoid(ahead), kept)))
-
-
-def np_supervised(pos, extra, neg, m, t, where_pos, denominator="all"):
-    positives = np.concatenate([pos[..., None], extra], axis=-1) / t
-    g = (m * np.exp(neg / t)).sum(-1)[..., None]
-    if denominator == "all":  # only other terms: avoids cancellation
-        others = where_pos[..., None, :] & ~np.eye(positives.shape[-1], dtype=bool)
-        g = g + (others * np.exp(positives)[..., None, :]).sum(-1)
-    return mean(np.log1p(g / np.exp(positives)), where_pos)
-
-
-def np_punce(pos, extra, neg, m, t, where_pos, labelled, tau_plus):
-    as_positive = np_supervised(pos, extra, neg, m, t, where_pos)
-    labelled_ones = (where_pos[..., 1:] * np.exp(extra / t)).sum(-1)
-    as_negative = from_denominator(pos, (m * np.exp(neg / t)).sum(-1) + labelled_ones, t)
-    part = tau_plus * as_positive + (1 - tau_plus) * as_negative
-    return np.where(labelled, as_positive, part)
-
-
-def np_gbpr(pos, extra, neg, m, t, group, where_group, rho):
-    agreed = rho * mean(group, where_group) + (1 - rho) * pos
-    return np_bpr(agreed, None, neg, m, t)
-
-
-def np_mpr(pos, extra, neg, m, t, likely, balance):
-    spread = 0.0 if extra is None else extra[..., 0] - extra[..., 1]
-    of_likely = (likely - spread)[..., None] - neg
-    balance = column(balance)
-    ahead = balance * (pos - likely)[..., None] + (1 - balance) * of_likely
-    return mean(minus_log_sigmoid(ahead / t), m)
-
-
-def np_triplet(pos, extra, neg, m, t, margin):
-    return mean(np.maximum((neg - pos[..., None]) / t + column(margin), 0), m)
-
-
-def np_linear(pos, extra, neg, m, t, repulsion):
-    return -pos / t + repulsion * mean(neg, m) / t
-
-
-def np_bilateral(pos, extra, neg, m, t, repulsion, pos_temperature=None):
-    positives = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
-    own_t = t if pos_temperature is None else column(pos_temperature)
-    pull = np.exp(positives / own_t).mean(-1)
-    return repulsion * np.log(mean(np.exp(neg / t), m)) - np.log(pull)
-
-
-def np_info_nce_plus(pos, extra, neg, m, t, inclusion, repulsion):
-    g = (m * np.exp(neg / t)).sum(-1)
-    ahead = np.log1p((g + (inclusion - 1) * np.exp(pos / t)) / np.exp(pos / t))
-    return repulsion * ahead + (repulsion - 1) * pos / t
-
-
-def np_debiased_cosine(pos, extra, neg, m, t, tau_plus, margin, repulsion):
-    draws = pos[..., None] if extra is None else extra
-    mixed = mean(np.maximum(neg / t - column(margin), 0), m)
-    false = np.maximum(draws / t - column(margin), 0).mean(-1)
-    return 1 - pos / t + repulsion * (mixed - tau_plus * false) / (1 - tau_plus)
-
-
-def np_cosine(pos, extra, neg, m, t, margin, repulsion):
-    return 1 - pos / t + repulsion * mean(np.maximum(neg / t - column(margin), 0), m)
-
-
-def np_small(values, drop_rate):
-    """Returns the values shifted so that the largest is 0."""
-    dropped = np.argsort(-values, axis=None)[: int(drop_rate * values.size)]
-    return np.where(np.isin(np.arange(values.size).reshape(values.shape), dropped), 0, values)
-
-
-def np_truncated_bce(pos, extra, neg, m, t, drop_rate):
-    missed = np_small(minus_log_sigmoid(pos / t), drop_rate)
-    return missed + mean(minus_log_sigmoid(-neg / t), m)
-
-
-def np_truncated_bpr(pos, extra, neg, m, t, drop_rate):
-    return np_small(np_bpr(pos, extra, neg, m, t), drop_rate)
-
-
-def np_reweighted_bce(pos, extra, neg, m, t, exponent):
-    missed = sigmoid(pos / t) ** exponent * minus_log_sigmoid(pos / t)
-    return missed + mean(sigmoid(-neg / t) ** column(exponent) * minus_log_sigmoid(-neg / t), m)
-
-
-def np_reweighted_bpr(pos, extra, neg, m, t, exponent):
-    d = (pos[..., None] - neg) / t
-    return mean(sigmoid(d) ** column(exponent) * minus_log_sigmoid(d), m)
-
-
-SURROGATES = {
-    "tanh": lambda d: 2 * sigmoid(2 * d),  # 1 + tanh(d), with the digits of small values
-    "relu": lambda d: np.maximum(1 + d, 0),
-    "atan": lambda d: np.maximum(1 + np.arctan(d), 0),
-}
-
-
-def np_pairwise_softmax(pos, extra, neg, m, t, surrogate="tanh"):
-    return np.log1p((m * SURROGATES[surrogate](neg - pos[..., None]) ** (1 / t)).sum(-1))
-
-
-def np_posterior(s, m, strength, hardness):
-    power = m * np.exp(s / column(strength) - column(hardness) * s)
-    return power / power.sum(-1, keepdims=True)
-
-
-def np_variational(
-    pos, extra, neg, m, t, pos_strength, neg_strength, pos_hardness, neg_hardness,
-    pos_log_prior=None, neg_log_prior=None, objective="compressed",
-):  # fmt: skip
-    positives = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
-    own, other = (
-        (1, m) if pos_log_prior is None else (np.exp(pos_log_prior), m * np.exp(neg_log_prior))
-    )
-    alpha = np_posterior(positives / t, own, pos_strength, pos_hardness)
-    beta = np_posterior(-neg / t, other, neg_strength, neg_hardness)
-    ahead = (positives[..., :, None] - neg[..., None, :]) / t
-    joint = alpha[..., :, None] * beta[..., None, :]
-    if objective == "exact":
-        return (joint * minus_log_sigmoid(ahead)).sum((-1, -2))
-    return minus_log_sigmoid((joint * ahead).sum((-1, -2)))
-
-
-def np_adversarial(pos, extra, neg, m, t, radius):
-    """The dual of the maximum over distributions, a convex function of log(lambda)."""
-    peak = np.where(m, neg, -np.inf).max(-1) / t
-    x = np.exp(np.where(m, neg / t - column(peak), 0))
-
-    def dual(log_lambda):
-        tilted = np.expm1((x - 1) / np.exp(column(log_lambda)))
-        return np.exp(log_lambda) * (radius + np.log1p(mean(tilted, m))) + 1
-
-    low, high = np.full(pos.shape, -40.0), np.full(pos.shape, 40.0)
-    for _ in range(110):  # golden sections
-        left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
-        falls = dual(left) > dual(right)
-        low, high = np.where(falls, left, low), np.where(falls, high, right)
-    return from_denominator(pos, m.sum(-1) * dual(low) * np.exp(peak), t)
-
-
-def np_softmax_at_k(pos, extra, neg, m, t, top_fraction, weight_temperature, threshold=None):
-    if threshold is None:
-        own = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
-        ordered = -np.sort(-np.concatenate([own, np.where(m, neg, -np.inf)], -1), axis=-1)
-        k = np.ceil(top_fraction * (own.shape[-1] + m.sum(-1)))
-        k = np.broadcast_to(np.maximum(k, 1).astype(int), pos.shape)
-        threshold = np.take_along_axis(ordered, column(k - 1), -1)[..., 0]
-    weight = sigmoid((pos - threshold) / weight_temperature)
-    return weight * np_info_nce(pos, None, neg, m, t)
-
-
-def np_lambda_at_k(pos, extra, neg, m, t, cutoff):
-    total = np.zeros(pos.shape)
-    for anchor in np.ndindex(pos.shape):
-        scores = np.append(pos[anchor], neg[anchor][m[anchor]])
-        rank = 1 + np.argsort(np.argsort(-scores, kind="stable"), kind="stable")
-        apart, last = abs(rank[1:] - rank[0]), np.maximum(rank[1:], rank[0])
-        weight = 1 / np.log2(1 + apart) - 1 / np.log2(2 + apart)
-        crosses = last > np.broadcast_to(cutoff, pos.shape)[anchor]
-        weight[crosses] /= 1 - 1 / np.log2(1 + last[crosses])
-        total[anchor] = weight @ minus_log_sigmoid((scores[0] - scores[1:]) / t) / np.log(2)
-    return total
-
-
-def np_exponential(pos, extra, neg, m, t):
-    return mean(np.exp((neg - pos[..., None]) / t), m)
-
-
-def np_squared_hinge(pos, extra, neg, m, t, margin):
-    short = column(margin) - (pos[..., None] - neg) / t
-    return mean(np.maximum(short, 0) ** 2, m)
 
 
 def loss_of_the_page():
@@ -379,95 +77,118 @@ class Case(NamedTuple):
 
 
 LOSSES = {
-    "bpr": Case(losses.bpr, np_bpr),
-    "bce": Case(losses.bce, np_bce),
-    "gbce": Case(losses.gbce, np_gbce, dict(sampling_rate=0.2, calibration=0.6)),
-    "gbpr": Case(losses.gbpr, np_gbpr, dict(rho=0.4), 0, ("group", "where_group")),
-    "mpr": Case(losses.mpr, np_mpr, dict(balance=0.7), 0, ("likely",)),
-    "mpr_extra": Case(losses.mpr, np_mpr, dict(balance=0.7), 2, ("likely",)),
-    "triplet": Case(losses.triplet_margin, np_triplet, dict(margin=0.5)),
-    "linear": Case(losses.linear_pairwise, np_linear, dict(repulsion=0.5)),
-    "pairwise": Case(losses.debiased_pairwise, np_pairwise, PRIOR),
-    "pairwise_extra": Case(losses.debiased_pairwise, np_pairwise, PRIOR, 3),
-    "info_nce": Case(losses.info_nce, np_info_nce),
-    "debiased": Case(losses.debiased_contrastive, np_debiased, PRIOR),
-    "debiased_extra": Case(losses.debiased_contrastive, np_debiased, UNBOUNDED, 3),
-    "hard": Case(losses.hard_contrastive, np_hard, PRIOR | {"beta": 0.8}),
-    "bayesian": Case(losses.bayesian_contrastive, np_bayesian, BAYES),
-    "adjusted": Case(losses.adjusted_contrastive, np_adjusted, dict(mu=0.6, sigma=0.8)),
-    "corrected": Case(losses.corrected_contrastive, np_corrected, PRIOR | {"gamma": 0.6}),
-    "corrected_extra": Case(losses.corrected_contrastive, np_corrected, PRIOR | {"gamma": 0.3}, 3),
-    "attention": Case(losses.attention_contrastive, np_attention, SCALES),
-    "attention_extra": Case(losses.attention_contrastive, np_attention, SCALES, 3),
-    "global": Case(losses.global_contrastive, np_global, {}, 0, ("log_mean",)),
-    "decoupled": Case(losses.decoupled_contrastive, np_decoupled),
-    "sigmoid": Case(losses.sigmoid_contrastive, np_sigmoid, dict(bias=-0.7)),
-    "bilateral": Case(losses.bilateral_softmax, np_bilateral, dict(repulsion=0.8)),
-    "bilateral_extra": Case(
-        losses.bilateral_softmax, np_bilateral, dict(repulsion=1.2, pos_temperature=0.7), 3
+    "bpr": Case(losses.bpr, formulas.bpr),
+    "bce": Case(losses.bce, formulas.bce),
+    "gbce": Case(losses.gbce, formulas.gbce, dict(sampling_rate=0.2, calibration=0.6)),
+    "gbpr": Case(losses.gbpr, formulas.gbpr, dict(rho=0.4), 0, ("group", "where_group")),
+    "mpr": Case(losses.mpr, formulas.mpr, dict(balance=0.7), 0, ("likely",)),
+    "mpr_extra": Case(losses.mpr, formulas.mpr, dict(balance=0.7), 2, ("likely",)),
+    "triplet": Case(losses.triplet_margin, formulas.triplet, dict(margin=0.5)),
+    "linear": Case(losses.linear_pairwise, formulas.linear, dict(repulsion=0.5)),
+    "pairwise": Case(losses.debiased_pairwise, formulas.pairwise, PRIOR),
+    "pairwise_extra": Case(losses.debiased_pairwise, formulas.pairwise, PRIOR, 3),
+    "info_nce": Case(losses.info_nce, formulas.info_nce),
+    "debiased": Case(losses.debiased_contrastive, formulas.debiased, PRIOR),
+    "debiased_extra": Case(losses.debiased_contrastive, formulas.debiased, UNBOUNDED, 3),
+    "hard": Case(losses.hard_contrastive, formulas.hard, PRIOR | {"beta": 0.8}),
+    "bayesian": Case(losses.bayesian_contrastive, formulas.bayesian, BAYES),
+    "adjusted": Case(losses.adjusted_contrastive, formulas.adjusted, dict(mu=0.6, sigma=0.8)),
+    "corrected": Case(losses.corrected_contrastive, formulas.corrected, PRIOR | {"gamma": 0.6}),
+    "corrected_extra": Case(
+        losses.corrected_contrastive, formulas.corrected, PRIOR | {"gamma": 0.3}, 3
     ),
-    "cosine": Case(losses.cosine_contrastive, np_cosine, dict(margin=0.3, repulsion=2.0)),
+    "attention": Case(losses.attention_contrastive, formulas.attention, SCALES),
+    "attention_extra": Case(losses.attention_contrastive, formulas.attention, SCALES, 3),
+    "global": Case(losses.global_contrastive, formulas.global_contrastive, {}, 0, ("log_mean",)),
+    "decoupled": Case(losses.decoupled_contrastive, formulas.decoupled),
+    "sigmoid": Case(losses.sigmoid_contrastive, formulas.sigmoid_contrastive, dict(bias=-0.7)),
+    "bilateral": Case(losses.bilateral_softmax, formulas.bilateral, dict(repulsion=0.8)),
+    "bilateral_extra": Case(
+        losses.bilateral_softmax, formulas.bilateral, dict(repulsion=1.2, pos_temperature=0.7), 3
+    ),
+    "cosine": Case(losses.cosine_contrastive, formulas.cosine, dict(margin=0.3, repulsion=2.0)),
     "info_nce_plus": Case(
-        losses.info_nce_plus, np_info_nce_plus, dict(inclusion=0.4, repulsion=1.2)
+        losses.info_nce_plus, formulas.info_nce_plus, dict(inclusion=0.4, repulsion=1.2)
     ),
     "debiased_cosine": Case(
         losses.debiased_cosine_contrastive,
-        np_debiased_cosine,
+        formulas.debiased_cosine,
         PRIOR | dict(margin=0.3, repulsion=2.0),
     ),
     "debiased_cosine_extra": Case(
         losses.debiased_cosine_contrastive,
-        np_debiased_cosine,
+        formulas.debiased_cosine,
         PRIOR | dict(margin=0.3, repulsion=2.0),
         3,
     ),
     "proto_nce": Case(
-        losses.proto_nce, np_proto, {}, 0, ("pos_concentration", "neg_concentration")
+        losses.proto_nce, formulas.proto, {}, 0, ("pos_concentration", "neg_concentration")
     ),
-    "nce": Case(losses.nce, np_nce, {}, 0, NOISE),
-    "nce_ratio": Case(losses.nce, np_nce, dict(ratio=3.0), 0, NOISE),
-    "oracle": Case(losses.oracle_contrastive, np_oracle, {}, 0, ("true_negative",)),
-    "oracle_pairwise": Case(losses.oracle_pairwise, np_oracle_pairwise, {}, 0, ("true_negative",)),
-    "supervised": Case(losses.supervised_contrastive, np_supervised, {}, 3, ("where_pos",)),
+    "nce": Case(losses.nce, formulas.nce, {}, 0, NOISE),
+    "nce_ratio": Case(losses.nce, formulas.nce, dict(ratio=3.0), 0, NOISE),
+    "oracle": Case(losses.oracle_contrastive, formulas.oracle, {}, 0, ("true_negative",)),
+    "oracle_pairwise": Case(
+        losses.oracle_pairwise, formulas.oracle_pairwise, {}, 0, ("true_negative",)
+    ),
+    "supervised": Case(losses.supervised_contrastive, formulas.supervised, {}, 3, ("where_pos",)),
     "supervised_own": Case(
         partial(losses.supervised_contrastive, denominator="own"),
-        partial(np_supervised, denominator="own"),
+        partial(formulas.supervised, denominator="own"),
         {},
         3,
         ("where_pos",),
     ),
-    "punce": Case(losses.punce, np_punce, PRIOR, 3, ("where_pos", "labelled")),
-    "truncated_bce": Case(losses.truncated_bce, np_truncated_bce, SMALL),
-    "truncated_bpr": Case(losses.truncated_bpr, np_truncated_bpr, SMALL),
-    "reweighted_bce": Case(losses.reweighted_bce, np_reweighted_bce, TRUST),
-    "reweighted_bpr": Case(losses.reweighted_bpr, np_reweighted_bpr, TRUST),
-    "pairwise_softmax": Case(losses.pairwise_softmax, np_pairwise_softmax),
+    "punce": Case(losses.punce, formulas.punce, PRIOR, 3, ("where_pos", "labelled")),
+    "truncated_bce": Case(losses.truncated_bce, formulas.truncated_bce, SMALL),
+    "truncated_bpr": Case(losses.truncated_bpr, formulas.truncated_bpr, SMALL),
+    "reweighted_bce": Case(losses.reweighted_bce, formulas.reweighted_bce, TRUST),
+    "reweighted_bpr": Case(losses.reweighted_bpr, formulas.reweighted_bpr, TRUST),
+    "pairwise_softmax": Case(losses.pairwise_softmax, formulas.pairwise_softmax),
     "pairwise_softmax_relu": Case(
         partial(losses.pairwise_softmax, surrogate="relu"),
-        partial(np_pairwise_softmax, surrogate="relu"),
+        partial(formulas.pairwise_softmax, surrogate="relu"),
     ),
     "pairwise_softmax_atan": Case(
         partial(losses.pairwise_softmax, surrogate="atan"),
-        partial(np_pairwise_softmax, surrogate="atan"),
+        partial(formulas.pairwise_softmax, surrogate="atan"),
     ),
-    "variational": Case(losses.variational_bpr, np_variational, LATENT, 2),
+    "variational": Case(losses.variational_bpr, formulas.variational, LATENT, 2),
     "variational_exact": Case(
         partial(losses.variational_bpr, objective="exact"),
-        partial(np_variational, objective="exact"),
+        partial(formulas.variational, objective="exact"),
         LATENT,
         2,
         ("pos_log_prior", "neg_log_prior"),
     ),
-    "adversarial": Case(losses.adversarial_contrastive, np_adversarial, dict(radius=0.3)),
-    "softmax_at_k": Case(losses.softmax_at_k, np_softmax_at_k, TOP),
-    "softmax_at_k_extra": Case(losses.softmax_at_k, np_softmax_at_k, TOP, 2),
-    "softmax_at_k_threshold": Case(losses.softmax_at_k, np_softmax_at_k, TOP, 0, ("threshold",)),
-    "lambda_at_k": Case(losses.lambda_loss_at_k, np_lambda_at_k, dict(cutoff=3.0)),
-    "squared_hinge": Case(loss_of_the_page(), np_squared_hinge, dict(margin=0.5)),
-    "exponential": Case(exponential, np_exponential),
+    "adversarial": Case(losses.adversarial_contrastive, formulas.adversarial, dict(radius=0.3)),
+    "softmax_at_k": Case(losses.softmax_at_k, formulas.softmax_at_k, TOP),
+    "softmax_at_k_extra": Case(losses.softmax_at_k, formulas.softmax_at_k, TOP, 2),
+    "softmax_at_k_threshold": Case(
+        losses.softmax_at_k, formulas.softmax_at_k, TOP, 0, ("threshold",)
+    ),
+    "lambda_at_k": Case(losses.lambda_loss_at_k, formulas.lambda_at_k, dict(cutoff=3.0)),
+    "squared_hinge": Case(loss_of_the_page(), formulas.squared_hinge, dict(margin=0.5)),
+    "exponential": Case(exponential, formulas.exponential),
 }
 # The dropped anchors depend on the whole batch: no anchor can be evaluated alone.
 WHOLE_BATCH = (losses.truncated_bce, losses.truncated_bpr)
+# Hyper-parameters of which a loss is a step function, and an infinity.
+STEPS = ("drop_rate", "cutoff", "min_score")
+# Arguments in which the gradient is not that of the formula, since weights are constants of it, or
+# since it is that of a maximum over the weights.
+WITHOUT_GRADIENT = {
+    losses.adjusted_contrastive: ("neg", "mu", "sigma"),
+    losses.adversarial_contrastive: ("radius",),
+    losses.attention_contrastive: ("pos", "neg", "pos_scale", "neg_scale"),
+    losses.bayesian_contrastive: ("neg", "temperature", *BAYES),
+    losses.corrected_contrastive: ("neg", "gamma", "temperature"),
+    losses.reweighted_bce: ("pos", "neg", "temperature", *TRUST),
+    losses.reweighted_bpr: ("pos", "neg", "temperature", *TRUST),
+    losses.softmax_at_k: ("pos", "neg", "threshold", *TOP),
+    losses.variational_bpr: (
+        "pos", "neg", "temperature", "pos_log_prior", "neg_log_prior", *LATENT,
+    ),
+}  # fmt: skip
 SIGNED = (
     "pairwise",
     "pairwise_extra",
@@ -669,23 +390,7 @@ def slopes_by_differences(ref, data, point, constant):
 @each_loss
 def test_gradients_and_float64(fn, ref, hyper, n_extra, arrays, data):
     """Compares with central differences of the formula, for one argument after another."""
-    constant = {"min_score", "drop_rate", "cutoff"}  # an infinity, and step functions
-    if fn is losses.bayesian_contrastive:  # its weights are constants
-        constant |= hyper.keys() | {"neg", "temperature"}
-    if fn is losses.adjusted_contrastive:
-        constant |= {"neg", "mu", "sigma"}
-    if fn is losses.corrected_contrastive:
-        constant |= {"neg", "gamma", "temperature"}
-    if fn is losses.attention_contrastive:
-        constant |= {"pos", "neg", "pos_scale", "neg_scale"}
-    if fn in (losses.reweighted_bce, losses.reweighted_bpr):
-        constant |= {"pos", "neg", "temperature", "exponent"}
-    if fn is losses.adversarial_contrastive:  # the gradient is that of a maximum over the weights
-        constant |= {"radius"}
-    if fn is losses.softmax_at_k:
-        constant |= {"pos", "neg", "threshold", *hyper}
-    if losses.variational_bpr in (fn, getattr(fn, "func", None)):
-        constant |= {"pos", "neg", "temperature", *hyper, *arrays}
+    constant = {*STEPS, *WITHOUT_GRADIENT.get(getattr(fn, "func", fn), ())}
     point = at(hyper)
     _, slopes, _ = evaluate(fn, data, point)
     for name, (way, want) in slopes_by_differences(ref, data, point, constant).items():
