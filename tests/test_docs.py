@@ -45,6 +45,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("crl_jax/*/__init__.py"
 GUIDE = {name: DOCS / "guide" / f"{name}.md" for name in PACKAGES}
 EXAMPLES = [name for name in PACKAGES if name != "kernels"]
 TABLES = ("augment", "losses", "weights")  # name functions in the first cells of their tables
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 STUBS = [*ROOT.glob("crl_jax/*/README.md"), *ROOT.glob("experiments/**/README.md")]
 # The tests of the commands run the code and parse the commands of these pages.
 TESTED_ELSEWHERE = ("commands", "scale", "modalities/images", "modalities/graphs",
@@ -302,6 +303,15 @@ def test_links_lead_somewhere(page):
         assert target.exists(), link
         is_page = target.suffix == ".md" and "api" not in target.parts
         assert not anchor or not is_page or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", [*PAGES.values(), FRONT, CONTRIBUTING], ids=lambda page: page.stem)
+def test_files_that_a_page_names_exist(page):
+    """Apart from files of the reader, of which the code follows a colon."""
+    text = without_code(page)
+    named = re.findall(r"`((?:crl_jax|experiments|benchmarks|tests|docs)/[\w/.-]+)`(?!:\n)", text)
+    for path in named:
+        assert (ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize("page", STUBS, ids=lambda page: page.parent.name)
