@@ -36,7 +36,7 @@ def split_rows(x: Shaped[Array, "n ..."], shape: tuple[int, ...]) -> Shaped[Arra
     Padding a sharded array and then reshaping it gives wrong values in JAX 0.7.2, so that padded
     rows are gathered.
     """
-    n = math.prod(shape)
+    x, n = jnp.asarray(x), math.prod(shape)  # constants of a custom gradient are NumPy arrays
     if n == x.shape[0]:
         return x.reshape(*shape, *x.shape[1:])
     arange = np.arange if is_static(*shape) else jnp.arange

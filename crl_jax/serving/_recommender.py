@@ -280,7 +280,8 @@ class Recommender(BaseRecommender):
           exclude: As for :meth:`recommend`.
 
         Raises:
-          ValueError: If an item is unknown, a user has none, or ``k`` is below 1.
+          ValueError: If an item is unknown, a user has none, ``k`` is below 1, or a vector exceeds
+            float32.
         """
         users, known = self._baskets(items)
         vectors = self._fold_in(known, ridge)
@@ -317,7 +318,8 @@ class Recommender(BaseRecommender):
           Vectors on the scale of :attr:`user_vectors`, float32 ``[n_new, dim]``.
 
         Raises:
-          ValueError: If an item is unknown, a user has none, or ``ridge`` is negative.
+          ValueError: If an item is unknown, a user has none, ``ridge`` is negative, or a vector
+            exceeds float32, as with item vectors below 1e-38.
 
         References:
           Hu, Koren and Volinsky, Collaborative Filtering for Implicit Feedback Datasets, 2008,
@@ -420,7 +422,16 @@ class Recommender(BaseRecommender):
         ridge = _RIDGES[self.similarity] if ridge is None else ridge
         check_range("ridge", ridge, 0.0, np.inf, high_open=True, dtype=float)
         vectors = self._solver.vectors(*known, ridge)
-        return _unit(vectors) if self.similarity == "cosine" else _float32("vectors", vectors)
+        if self.similarity == "cosine":
+            return _unit(vectors)
+        vectors = _float32("vectors", vectors)
+        if bad := int(np.sum(~np.isfinite(vectors).all(axis=1))):
+            raise ValueError(
+                f"`items` must have vectors by which those of new users are within float32, got "
+                f"lengths of at most {_longest(self.item_vectors):.3g}, which give larger ones for "
+                f"{bad} of {len(vectors)} users."
+            )
+        return vectors
 
 
 def _user_item_pair(tables: Any) -> tuple[Any, Any]:

@@ -94,6 +94,20 @@ def test_ids_and_weights(batch, name):
         np.testing.assert_allclose(jax.jit(tiled)(*args), want, rtol=2e-6)
 
 
+@a_pair_of_each
+@pytest.mark.usefixtures("unchecked")
+def test_arrays_of_numpy_in_a_partial_tile(batch, name):
+    """They are constants in the rules of the gradient, unlike arrays of JAX."""
+    n, (_, _, per_row) = 6, BATCHES[batch]
+    of = {"ids": np.array([4, 9, 4, 1, 9, 4]), "weights": np.linspace(0, 2, n * per_row)}
+    own, same = (both_ways(batch, name, 5, **jax.tree.map(f, of))[0] for f in (np.array, jnp.array))
+    args = [np.asarray(x) for x in (*embeddings(n), jnp.float32(0.5))]
+    want = jax.grad(same)(*args)
+    jax.tree.map(np.testing.assert_array_equal, jax.grad(own)(*args), want)
+    assert_same(own, same, *args)
+    np.testing.assert_array_equal(own(*args), same(*args))
+
+
 @pytest.mark.parametrize("name", ["bayesian", "sigmoid"])
 def test_pairs_that_are_masked_are_never_read(name):
     """Value and gradient equal those of the valid examples alone, whatever the masked ones are."""

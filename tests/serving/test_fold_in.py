@@ -141,6 +141,10 @@ def test_what_cannot_be_folded_in_is_named():
     for ridge in (-1, float("nan"), float("inf")):
         with raises(ValueError, match="`ridge` must lie in"):
             model.fold_in([1], ridge=ridge)
+    tiny = recommender(np.random.default_rng(3).normal(size=(6, 3)) * 1e-42)
+    for fold in (tiny.fold_in, tiny.recommend_new):
+        with raises(ValueError, match=r"within float32, got lengths of at most .* for 1 of 1"):
+            fold([1])
 
 
 def test_a_user_of_the_model_is_found_again():
