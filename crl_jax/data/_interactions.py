@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from .._checks import check_shape, is_canonical_integer
 from . import _ids, _split_sampling
 from ._errors import DataError, warn_if
-from ._split_sampling import as_read_only
+from ._split_sampling import check_indices, freeze_arrays
 from ._values import InvalidValue, parse_ratings, parse_times
 
 _DTYPES = {
@@ -60,9 +60,7 @@ class Interactions:
     timestamps: Shaped[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
-        for name, dtype in _DTYPES.items():
-            if (array := getattr(self, name)) is not None:
-                object.__setattr__(self, name, as_read_only(name, array, dtype, 1))
+        freeze_arrays(self, _DTYPES)
         indptr, items, n = self.indptr, self.items, len(self.items)
         if max(self.n_users, self.n_items) > np.iinfo(np.int32).max:
             raise ValueError("`user_ids` and `item_ids` must have fewer than 2**31 entries.")
@@ -71,10 +69,7 @@ class Interactions:
         check_shape("timestamps", self.timestamps, (n,))
         if indptr[0] != 0 or indptr[-1] != n or np.any(indptr[1:] < indptr[:-1]):
             raise ValueError(f"`indptr` must increase from 0 to len(items) = {n}, got {indptr}.")
-        if n and (items.min() < 0 or items.max() >= self.n_items):
-            raise ValueError(
-                f"`items` must lie in [0, {self.n_items}), got {items.min()} to {items.max()}."
-            )
+        check_indices("items", items, self.n_items)
         # Items may decrease only from one user to the next.
         falls = 1 + np.flatnonzero(items[1:] <= items[:-1])
         if not np.isin(falls, indptr).all():
@@ -368,10 +363,7 @@ def _indices(
             f"`{kind}s` must be a one-dimensional array of indices into `{kind}_ids`, "
             f"got shape {index.shape} of {index.dtype}."
         )
-    if index.size and (index.min() < 0 or index.max() >= len(vocabulary)):
-        raise ValueError(
-            f"`{kind}s` must lie in [0, {len(vocabulary)}), got {index.min()} to {index.max()}."
-        )
+    check_indices(f"{kind}s", index, len(vocabulary))
     return index if index.size else index.astype(np.int64), vocabulary
 
 

@@ -1,6 +1,6 @@
 """Shared by the containers of examples: validation, parts, and random test splits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,10 +58,13 @@ def check_labels(labels: np.ndarray, classes: tuple[str, ...], low: int = -1) ->
     """Raises ``ValueError`` unless classes are distinct and labels lie in ``[low, n_classes)``."""
     if len(set(classes)) != len(classes):
         raise ValueError(f"`classes` must be distinct, got {classes}.")
-    if len(labels) and not (labels.min() >= low and labels.max() < len(classes)):
-        raise ValueError(
-            f"`labels` must lie in [{low}, {len(classes)}), got {labels.min()} to {labels.max()}."
-        )
+    check_indices("labels", labels, len(classes), low)
+
+
+def check_indices(name: str, index: np.ndarray, n: int, low: int = 0) -> None:
+    """Raises ``ValueError`` unless all indices lie in ``[low, n)``."""
+    if index.size and (index.min() < low or index.max() >= n):
+        raise ValueError(f"`{name}` must lie in [{low}, {n}), got {index.min()} to {index.max()}.")
 
 
 def check_same_classes(split: Split) -> None:
@@ -97,3 +100,10 @@ def as_read_only(name: str, array: Any, dtype: Any, ndim: int) -> np.ndarray:
         array = array.copy()
         array.setflags(write=False)
     return array
+
+
+def freeze_arrays(instance: Any, dtypes: Mapping[str, Any], ndim: int = 1) -> None:
+    """Replaces fields of a frozen dataclass by the results of :func:`as_read_only`; None stays."""
+    for name, dtype in dtypes.items():
+        if (array := getattr(instance, name)) is not None:
+            object.__setattr__(instance, name, as_read_only(name, array, dtype, ndim))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ..._checks import check_range, check_shape
 from .._errors import DataError
 from .._images._images import Pixels, as_pixels, rows_of
-from .._split_sampling import Split, as_index, as_read_only
+from .._split_sampling import Split, as_index, check_indices, freeze_arrays
 
 _VALID_FRACTION, _TEST_FRACTION = 0.1, 0.2
 
@@ -51,21 +51,14 @@ class CaptionedImages:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "texts", tuple(self.texts))
-        object.__setattr__(self, "images", as_pixels("images", self.images))
-        for name in ("image_of_text", "groups"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, as_read_only(name, value, np.int32, 1))
-        index = self.image_of_text
-        check_shape("image_of_text", index, (len(self.texts),))
+        object.__setattr__(self, "images", as_pixels(self.images))
+        freeze_arrays(self, {"image_of_text": np.int32, "groups": np.int32})
+        check_shape("image_of_text", self.image_of_text, (len(self.texts),))
         check_shape("groups", self.groups, (len(self.images),))
         for text in self.texts:
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"`texts` must be non-empty strings, got {text!r:.100}.")
-        if len(index) and not (index.min() >= 0 and index.max() < len(self.images)):
-            raise ValueError(
-                f"`image_of_text` must lie in [0, {len(self.images)}), "
-                f"got {index.min()} to {index.max()}."
-            )
+        check_indices("image_of_text", self.image_of_text, len(self.images))
 
     def __len__(self) -> int:
         return len(self.images)

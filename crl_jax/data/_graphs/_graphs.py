@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
 from .._errors import DataError, warn_if
-from .._split_sampling import as_index, as_read_only, check_labels
+from .._split_sampling import as_index, check_labels, freeze_arrays
 
 NodeFeatures = Literal["auto", "tags", "degrees", "constant", "attributes"]
 """Node features, see :func:`load_graphs`."""
@@ -58,13 +58,9 @@ class Graphs:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))
-        for name, dtype, ndim in (
-            *((name, np.int32, 1) for name in ("node_offsets", "edge_offsets", "labels", "folds")),
-            ("edges", np.int32, 2),
-            ("features", (np.uint8, np.float32), 2),
-        ):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, as_read_only(name, value, dtype, ndim))
+        vectors = ("node_offsets", "edge_offsets", "labels", "folds")
+        freeze_arrays(self, dict.fromkeys(vectors, np.int32))
+        freeze_arrays(self, {"edges": np.int32, "features": (np.uint8, np.float32)}, ndim=2)
         n = len(self.labels)
         check_shape("folds", self.folds, (n,))
         for name, least, end in (

@@ -24,11 +24,11 @@ NO_LABEL = -1
 Pixels = UInt8[np.ndarray, "n height width channels"] | DiskArray
 
 
-def as_pixels(name: str, images: Any) -> Any:
+def as_pixels(images: Any) -> Any:
     """Returns read-only uint8 images ``[n, height, width, channels]``; ValueError for others."""
     if isinstance(images, DiskArray) and (images.ndim, images.dtype) == (4, np.uint8):
         return images
-    return as_read_only(name, images, np.uint8, 4)
+    return as_read_only("images", images, np.uint8, 4)
 
 
 def rows_of(images: Any, index: Any) -> Any:
@@ -66,7 +66,7 @@ class Images:
     names: Shaped[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "images", as_pixels("images", self.images))
+        object.__setattr__(self, "images", as_pixels(self.images))
         object.__setattr__(self, "labels", as_read_only("labels", self.labels, np.int32, 1))
         object.__setattr__(self, "classes", tuple(self.classes))
         check_shape("labels", self.labels, (len(self.images),))
