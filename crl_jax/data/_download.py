@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from .._checks import check_choice
 from .._optional import import_optional
 from ._datasets import DATASETS, IMAGE_SETS, Dataset, ImageSet
 from ._errors import DataError
@@ -39,10 +40,8 @@ def download(name: str, *, cache: str | Path | None = None) -> Path:
       ConnectionError: If the download fails; it is not retried.
       ImportError: If pooch is not installed.
     """
-    entry = DATASETS.get(name) or IMAGE_SETS.get(name)
-    if entry is None:
-        names = ", ".join([*DATASETS, *IMAGE_SETS])
-        raise ValueError(f"`name` must be one of {names}, got {name!r}.")
+    check_choice("name", name, [*DATASETS, *IMAGE_SETS])
+    entry = DATASETS.get(name) or IMAGE_SETS[name]
     return fetch(entry, cache_folder(cache) / name.replace(":", "-"))
 
 

@@ -1,7 +1,7 @@
 """Interaction graph of users and items on the device."""
 
 from dataclasses import field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
+from .._checks import check_choice
 from .._mesh import TABLE, axis_size
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
@@ -82,8 +83,7 @@ class InteractionGraph:
         Raises:
           ValueError: If the layout is unknown or the graph has 2**31 - 1 edges or more.
         """
-        if layout not in ("auto", "rows", "dense", "bits"):
-            raise ValueError(f"`layout` must be one of auto, rows, dense, bits, got {layout!r}.")
+        check_choice("layout", layout, get_args(Layout))
         if len(train) >= np.iinfo(np.int32).max:
             raise ValueError(
                 f"`train` must have fewer than 2**31 - 1 interactions, got {len(train)}."

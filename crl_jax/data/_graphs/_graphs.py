@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int32, Shaped
 from numpy.typing import ArrayLike
 
-from ..._checks import check_shape
+from ..._checks import check_choice, check_shape
 from .._errors import DataError, warn_if
 from .._split_sampling import as_index, check_labels, freeze_arrays
 
@@ -169,7 +169,6 @@ class RawGraphs:
         )
 
     def _features(self, features: NodeFeatures, degrees: np.ndarray) -> np.ndarray:
-        check_features(features)
         if features == "auto":
             features = "constant" if self.attributes is None else "attributes"
             features = features if self.tags is None else "tags"
@@ -181,14 +180,6 @@ class RawGraphs:
         if features == "attributes":
             return np.asarray(values, np.float32)
         return _one_hot(values, features, self.origin)
-
-
-def check_features(features: str) -> None:
-    """Raises ``ValueError`` unless ``features`` is one of :data:`NodeFeatures`."""
-    if features not in get_args(NodeFeatures):
-        raise ValueError(
-            f"`features` must be one of {', '.join(get_args(NodeFeatures))}, got {features!r}."
-        )
 
 
 def as_graphs(
@@ -215,7 +206,7 @@ def as_graphs(
     >>> as_graphs([[[0, 1], [1, 2]], [[0], [1]]], [[6, 6, 8], [6, 7]], [0, 1])
     Graphs(2 of 3 nodes and 2 edges at most, 3 features, 2 classes)
     """
-    check_features(node_features)
+    check_choice("features", node_features, get_args(NodeFeatures))
     classes = np.asarray(labels)
     if classes.ndim != 1 or classes.dtype.kind not in "iub" or not len(classes):
         raise ValueError(f"`labels` must be integers [n] with n >= 1, got {labels!r:.100}.")

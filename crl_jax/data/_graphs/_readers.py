@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from ..._checks import check_choice
 from .._archive import FileTree, decode_text, open_tree, read_text, require_exists
 from .._errors import DataError
-from ._graphs import NO_FOLD, Graphs, NodeFeatures, RawGraphs, as_graphs, check_features
+from ._graphs import NO_FOLD, Graphs, NodeFeatures, RawGraphs, as_graphs
 from ._simulate import simulate_graphs
 
 _MAX_BYTES = 2 << 30
@@ -52,7 +53,7 @@ def load_graphs(source: Any, *, features: NodeFeatures = "auto") -> Graphs:
     >>> load_graphs("simulated")
     Graphs(400 of 35 nodes and 44 edges at most, 4 features, 3 classes)
     """
-    check_features(features)
+    check_choice("features", features, get_args(NodeFeatures))
     if isinstance(source, Graphs):
         if features != "auto":
             raise ValueError(f"`features` must be auto for `source` of Graphs, got {features!r}.")
