@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import field
+from functools import reduce
 from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
@@ -97,34 +98,17 @@ class GloFND(SimCLR):
         )
         inputs = view_inputs(first, second, batch.labels, ctx)
         assert batch.indices is not None
-        assert inputs.where is not None
         # Padding is dropped, as its index lies beyond the data.
         index = jnp.where(ctx.where, batch.indices, self.n_examples)
-        thresholds, kept = self._find(inputs, model_state.thresholds, index, ctx)
-        removed = removed_fraction(inputs.where, kept)
-        inputs = inputs._replace(where=kept)
+        inputs, thresholds, removed = mask_false_negatives(
+            self, inputs, model_state.thresholds, index, ctx.epoch
+        )
         log_means, learned = self._update(inputs, model_state, index)
         loss, alpha, metrics = self.score_loss(
             inputs, model_state.alpha, both_views(ctx), **learned
         )
         state = ExampleState(variables, thresholds, log_means, alpha)
         return loss, (state, {**metrics, "removed": removed})
-
-    def _find(
-        self,
-        inputs: LossInputs,
-        thresholds: Float[Array, "n_examples"],
-        index: Int[Array, "batch"],
-        ctx: StepContext,
-    ) -> tuple[Float[Array, "n_examples"], Bool[Array, "anchors keys"]]:
-        """Returns the updated thresholds, and the mask of negatives that they keep."""
-        assert inputs.where is not None
-        n = len(index)  # the negatives of both views of an example, side by side
-        neg, where = (jnp.concatenate([x[:n], x[n:]], axis=1) for x in (inputs.neg, inputs.where))
-        old = thresholds.at[index].get(mode="fill", fill_value=jnp.nan)
-        new, used = next_thresholds(self, old, neg, where, ctx)
-        above = inputs.neg > jnp.tile(used, 2)[:, None]
-        return thresholds.at[index].set(new, mode="drop"), inputs.where & ~above
 
     def _update(
         self, inputs: LossInputs, model_state: ExampleState, index: Int[Array, "batch"]
@@ -174,13 +158,11 @@ class SogCLR(GloFND):
         self, inputs: LossInputs, model_state: ExampleState, index: Int[Array, "batch"]
     ) -> tuple[Float[Array, "n_examples"], dict[str, Array]]:
         assert model_state.log_means is not None
-        old = model_state.log_means.at[index].get(mode="fill", fill_value=-jnp.inf)
         temperature = self.hyperparams.get("temperature", 1.0)
-        new = next_log_means(self, jnp.tile(old, 2), inputs, temperature)
-        first, second = jnp.split(new, 2)
-        mean = jnp.logaddexp(first, second) - jnp.log(2.0)
-        log_means = model_state.log_means.at[index].set(mean, mode="drop")
-        return log_means, {"log_mean": finite(new)}
+        log_means, log_mean = update_denominators(
+            self, inputs, model_state.log_means, index, temperature
+        )
+        return log_means, {"log_mean": log_mean}
 
 
 @pytree_dataclass
@@ -244,27 +226,20 @@ class SogCLIP(CLIP):
         inputs = self.exclude_equal_pairs(pair_inputs(x, y, batch.labels, ctx))
         both = both_views(ctx)
         assert batch.indices is not None
-        assert inputs.where is not None
         assert model_state.log_means is not None
         index = jnp.concatenate([batch.indices, self.n_examples + batch.indices])
         index = jnp.where(both.where, index, 2 * self.n_examples)
-        old = model_state.thresholds.at[index].get(mode="fill", fill_value=jnp.nan)
-        new, used = next_thresholds(self, old, inputs.neg, inputs.where, ctx)
-        kept = inputs.where & ~(inputs.neg > used[:, None])
-        removed = removed_fraction(inputs.where, kept)
-        inputs = inputs._replace(where=kept)
+        inputs, thresholds, removed = mask_false_negatives(
+            self, inputs, model_state.thresholds, index, ctx.epoch
+        )
         temperature = {**self.hyperparams, **learned}["temperature"]
-        log_mean = model_state.log_means.at[index].get(mode="fill", fill_value=-jnp.inf)
-        log_mean = next_log_means(self, log_mean, inputs, temperature)
+        log_means, log_mean = update_denominators(
+            self, inputs, model_state.log_means, index, temperature
+        )
         loss, alpha, metrics = self.score_loss(
-            inputs, model_state.alpha, both, **learned, log_mean=finite(log_mean)
+            inputs, model_state.alpha, both, **learned, log_mean=log_mean
         )
-        state = ExampleState(
-            variables,
-            model_state.thresholds.at[index].set(new, mode="drop"),
-            model_state.log_means.at[index].set(log_mean, mode="drop"),
-            alpha,
-        )
+        state = ExampleState(variables, thresholds, log_means, alpha)
         return loss, (state, {**learned, **metrics, "removed": removed})
 
 
@@ -275,43 +250,66 @@ def check_n_examples(task: GloFND | SogCLIP, data: Any) -> None:
         raise ValueError(f"`n_examples` must be the number of examples {n}, got {task.n_examples}.")
 
 
-def next_thresholds(
+def mask_false_negatives(
     task: GloFND | SogCLIP,
-    old: Float[Array, "anchors"],
-    neg: Float[Array, "anchors keys"],
-    where: Bool[Array, "anchors keys"],
-    ctx: StepContext,
-) -> tuple[Float[Array, "anchors"], Float[Array, "anchors"]]:
-    """Returns the updated thresholds, and those to use; NaN, which no score exceeds, for none."""
+    inputs: LossInputs,
+    thresholds: Float[Array, "n_states"],
+    index: Int[Array, "batch"],
+    epoch: Int[Array, ""],
+) -> tuple[LossInputs, Float[Array, "n_states"], Float[Array, ""]]:
+    """Masks negatives above the thresholds of the anchors, after an update of these.
+
+    Args:
+      task: Settings of the thresholds.
+      inputs: Scores of the anchors, whose number is a multiple of ``batch``.
+      thresholds: States of the task.
+      index: States of the anchors, in which all views of an example share one: those of the first
+        ``batch`` anchors, of the next, and so on. Beyond the states for padding.
+      epoch: Number of completed epochs.
+
+    Returns:
+      The inputs with the other negatives, the new states, and the fraction of masked negatives.
+    """
+    assert inputs.where is not None
+    n_views = len(inputs.neg) // len(index)
+    neg, where = (  # the negatives of all views of an example, side by side
+        jnp.concatenate(jnp.split(x, n_views), axis=1) for x in (inputs.neg, inputs.where)
+    )
+    old = thresholds.at[index].get(mode="fill", fill_value=jnp.nan)
     share = jnp.asarray(task.false_negative_share, jnp.float32)
     rate = jnp.asarray(task.threshold_rate, jnp.float32)
-    warmed_up = ctx.epoch.astype(jnp.float32) >= jnp.asarray(task.warm_up, jnp.float32)
+    warmed_up = epoch.astype(jnp.float32) >= jnp.asarray(task.warm_up, jnp.float32)
     active = warmed_up & (share > 0)
     new = jax.lax.cond(
         active,
         lambda: update_threshold(old, neg, share=share, learning_rate=rate, where=where),
         lambda: old,
     )
-    return new, jnp.where(active, new, jnp.nan)
+    used = jnp.where(active, new, jnp.nan)  # which no score exceeds
+    kept = inputs.where & ~(inputs.neg > jnp.tile(used, n_views)[:, None])
+    removed = 1 - jnp.sum(kept) / jnp.maximum(jnp.sum(inputs.where), 1)
+    thresholds = thresholds.at[index].set(new, mode="drop")
+    return inputs._replace(where=kept), thresholds, removed.astype(jnp.float32)
 
 
-def next_log_means(
-    task: SogCLR | SogCLIP, old: Float[Array, "anchors"], inputs: LossInputs, temperature: Any
-) -> Float[Array, "anchors"]:
-    """Returns the updated denominators of the anchors."""
-    return update_log_mean(
-        old, inputs.neg, gamma=jnp.asarray(task.gamma, jnp.float32), temperature=temperature,
-        where=inputs.where,
+def update_denominators(
+    task: SogCLR | SogCLIP,
+    inputs: LossInputs,
+    log_means: Float[Array, "n_states"],
+    index: Int[Array, "batch"],
+    temperature: Any,
+) -> tuple[Float[Array, "n_states"], Float[Array, "anchors"]]:
+    """Returns the new moving averages, and those of the anchors for the loss.
+
+    Arguments are those of :func:`mask_false_negatives`; the state of several views is their mean.
+    """
+    n_views = len(inputs.neg) // len(index)
+    old = log_means.at[index].get(mode="fill", fill_value=-jnp.inf)
+    new = update_log_mean(
+        jnp.tile(old, n_views), inputs.neg, gamma=jnp.asarray(task.gamma, jnp.float32),
+        temperature=temperature, where=inputs.where,
     )  # fmt: skip
-
-
-def finite(log_mean: Float[Array, "anchors"]) -> Float[Array, "anchors"]:
-    """Replaces -inf, the state of an anchor that never had a negative, whose loss is 0."""
-    return jnp.where(jnp.isneginf(log_mean), 0, log_mean)
-
-
-def removed_fraction(
-    where: Bool[Array, "anchors keys"], kept: Bool[Array, "anchors keys"]
-) -> Float[Array, ""]:
-    """Fraction of negatives that the thresholds mask."""
-    return (1 - jnp.sum(kept) / jnp.maximum(jnp.sum(where), 1)).astype(jnp.float32)
+    mean = reduce(jnp.logaddexp, jnp.split(new, n_views)) - jnp.log(float(n_views))
+    # An anchor that never had a negative has -inf, and the loss 0.
+    of_anchors = jnp.where(jnp.isneginf(new), 0, new)
+    return log_means.at[index].set(mean, mode="drop"), of_anchors
