@@ -1,7 +1,9 @@
 """Argument validation with one message style: name, condition, value."""
 
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -37,6 +39,58 @@ def check_negatives(neg: Any) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Range:
+    """Interval of valid values, as metadata of an annotation: ``Annotated[float, Range(0, 1)]``.
+
+    Attributes:
+      low: Lower end.
+      high: Upper end.
+      low_open: Whether the lower end is excluded.
+      high_open: Whether the upper end is excluded.
+
+    >>> print(Range(0, 1, high_open=True))
+    [0, 1)
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    def __str__(self) -> str:
+        left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
+        return f"{left}{self.low}, {self.high}{right}"
+
+    def check(self, name: str, value: Any, dtype: Any = None) -> None:
+        """Raises ``ValueError`` if a concrete ``value`` lies outside the interval.
+
+        Open ends are compared with the value rounded to ``dtype``: in float32, 1 - 1e-8 is 1, which
+        lies outside [0, 1).
+
+        Args:
+          name: Name of the argument, for the message.
+          value: Number or array of numbers; traced values and objects that are not numbers pass.
+          dtype: Floating type that the value is rounded to before it is used; ``None`` is JAX's
+            default: float64 under ``jax_enable_x64``, float32 otherwise.
+        """
+        if isinstance(value, str):
+            raise ValueError(f"`{name}` must be a number or an array of numbers, got {value!r}.")
+        if isinstance(value, Tracer) or not isinstance(value, _NUMBERS):
+            return
+        numbers = np.asarray(value, dtype=np.float64)
+        used = rounded(value, dtype)
+        above = used > self.low if self.low_open else numbers >= self.low
+        below = used < self.high if self.high_open else numbers <= self.high
+        outside = np.argwhere(~(above & below))
+        if len(outside):
+            at = tuple(outside[0].tolist())
+            got = shortest_repr(np.asarray(value)[at]) + (f" at index {list(at)}" if at else "")
+            if self.low < numbers[at] < self.high:  # reaches an open end only by rounding
+                got += f", which is {shortest_repr(used[at])} in {used.dtype}"
+            raise ValueError(f"`{name}` must lie in {self}, got {got}.")
+
+
 def check_range(
     name: str,
     value: Any,
@@ -47,30 +101,8 @@ def check_range(
     high_open: bool = False,
     dtype: Any = None,
 ) -> None:
-    """Raises ``ValueError`` if a concrete ``value`` lies outside the interval.
-
-    Open ends are compared with the value :func:`rounded` to ``dtype``: in float32, 1 - 1e-8 is 1,
-    which lies outside [0, 1). ``None`` is JAX's default floating type: float64 under
-    ``jax_enable_x64``, float32 otherwise.
-
-    Traced values and objects that are not numbers pass.
-    """
-    if isinstance(value, str):
-        raise ValueError(f"`{name}` must be a number or an array of numbers, got {value!r}.")
-    if isinstance(value, Tracer) or not isinstance(value, _NUMBERS):
-        return
-    numbers = np.asarray(value, dtype=np.float64)
-    used = rounded(value, dtype)
-    above = used > low if low_open else numbers >= low
-    below = used < high if high_open else numbers <= high
-    outside = np.argwhere(~(above & below))
-    if len(outside):
-        at = tuple(outside[0].tolist())
-        left, right = "(" if low_open else "[", ")" if high_open else "]"
-        got = shortest_repr(np.asarray(value)[at]) + (f" at index {list(at)}" if at else "")
-        if low < numbers[at] < high:  # reaches an open end only by rounding
-            got += f", which is {shortest_repr(used[at])} in {used.dtype}"
-        raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {got}.")
+    """Raises ``ValueError`` if a value lies outside an interval, see :meth:`Range.check`."""
+    Range(low, high, low_open, high_open).check(name, value, dtype)
 
 
 def check_registered(name: str, value: Any) -> None:

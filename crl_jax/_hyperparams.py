@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from ._checks import as_mask, check_choice, check_count, check_range
+from ._checks import Range, as_mask, check_choice, check_count
 from ._floats import float_dtype
 
 Scalar: TypeAlias = int | Float[ArrayLike, ""]
@@ -21,48 +21,6 @@ PerAnchor: TypeAlias = int | Float[ArrayLike, "..."]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BOOL: Any = Bool[Array, ""]
-
-
-@dataclass(frozen=True)
-class Range:
-    """Interval of valid values, as metadata of an annotation: ``Annotated[float, Range(0, 1)]``.
-
-    Attributes:
-      low: Lower end.
-      high: Upper end.
-      low_open: Whether the lower end is excluded.
-      high_open: Whether the upper end is excluded.
-
-    >>> print(Range(0, 1, high_open=True))
-    [0, 1)
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    low_open: bool = False
-    high_open: bool = False
-
-    def __str__(self) -> str:
-        left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
-        return f"{left}{self.low}, {self.high}{right}"
-
-    def check(self, name: str, value: Any, dtype: Any = None) -> None:
-        """Raises ``ValueError`` if a concrete ``value`` lies outside the interval.
-
-        Args:
-          name: Name of the argument, for the message.
-          value: Number or array of numbers; ``None`` and traced values pass.
-          dtype: Floating type that the value is rounded to before it is used.
-        """
-        check_range(
-            name,
-            value,
-            self.low,
-            self.high,
-            low_open=self.low_open,
-            high_open=self.high_open,
-            dtype=dtype,
-        )
 
 
 FINITE = Range(low_open=True, high_open=True)
