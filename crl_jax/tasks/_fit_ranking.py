@@ -258,25 +258,17 @@ def fit_ranking(
         options=options, stopping=stopping,
     )  # fmt: skip
     check_count("n_neg", n_neg)
-    for name, part in (("valid", valid), ("held_out", options.held_out)):
-        for ids in ("user_ids", "item_ids"):
-            if part is not None and not np.array_equal(getattr(part, ids), getattr(train, ids)):
-                raise ValueError(
-                    f"`{name}` must have the {len(getattr(train, ids))} `{ids}` of `train`, "
-                    f"got {len(getattr(part, ids))} different ones."
-                )
+    _check_ids(train, valid=valid, held_out=options.held_out)
     sweep, confidence = dict(sweep or {}), options.confidence
     if confidence is not None:
         confidence.check(train.n_users, train.n_items, len(train))
         confidence = confidence.select(has_unseen(train))
-    auxiliary = options.auxiliary_loss
     for path in sweep:
-        if path.startswith("task.auxiliary_loss.") and auxiliary is None:
+        if path.startswith("task.auxiliary_loss.") and options.auxiliary_loss is None:
             raise ValueError(f"`sweep` must name existing leaves, got {path!r} without the term.")
-    prefix = "task.hyperparams."
-    loss_sweep = {k.removeprefix(prefix): x for k, x in sweep.items() if k.startswith(prefix)}
     # Swept hyper-parameters need a leaf, which `fit` replaces.
-    leaves = {name: np.ravel(values)[0] for name, values in loss_sweep.items() if np.size(values)}
+    swept = _swept_hyperparams(sweep, "task")
+    leaves = {name: np.ravel(values)[0] for name, values in swept.items() if np.size(values)}
     task = Ranking.from_interactions(
         train,
         encoder=encoder,
@@ -289,56 +281,24 @@ def fit_ranking(
         **{name: getattr(options, name) for name in _TASK_OPTIONS},
     )
     task, updates = _place_l2(task, optimizer)
-    renamed = {"optimizer.weight_decay": "task.l2"} if task.l2_target != "tables" else {}
-    run_params = {renamed.get(path, path): values for path, values in sweep.items()}
-    n_pos = 1 + task.n_pos + task.n_group
-    shapes = (_N_ANCHORS, n_pos)[: 1 + (n_pos > 1)], (_N_ANCHORS, n_neg)
-    schedule = task.hyperparam_schedule
-    _check_loss("loss", task.loss_fn, task.hyperparams, loss_sweep, shapes, schedule)
-    if auxiliary is not None:
-        auxiliary.check(task.encoder)
-    if isinstance(auxiliary, ContrastiveAuxiliaryLoss):
-        term_sweep = {
-            name: sweep[path]
-            for name in auxiliary.hyperparams
-            if (path := f"task.auxiliary_loss.hyperparams.{name}") in sweep
-        }
-        shapes = (_N_ANCHORS,), (_N_ANCHORS, _N_ANCHORS)
-        _check_loss("loss_fn", auxiliary.loss_fn, auxiliary.hyperparams, term_sweep, shapes)
+    _check_losses(task, sweep)
     _check_sampler(task, updates)
-    examples, config = options.batches, config or TrainConfig(1024)
-    if examples is None:
-        examples = ArrayBatches(task.seen)
-        if options.anchors == "users":
-            examples = UniformUserBatches(task.seen, user_rows(train))
-        devices = axis_size(config.mesh, DATA)
-        size = min(config.batch_size, -(-len(task.seen.users) // devices) * devices)
-        config = dataclasses.replace(config, batch_size=size)
-    measured: list[Hook | Callback] = []
-    if task.confidence is not None:
-        measured.append(engine.FinalValue(_confidence))
-        if task.confidence.may_lack_fit:
-            measured.append(LackOfFitWarning(task.confidence, task.encoder, *task.seen))
-    metric = None
-    if valid is not None:
-        measured.append(validation := RankingValidation(eval_layout(train, valid), stopping.k))
-        metric = validation.name
-    if not any(isinstance(hook, engine.EarlyStopping) for hook in hooks):
-        measured.append(engine.EarlyStopping(metric, stopping.patience))
+    batches, config = _choose_batches(task, train, options, config or TrainConfig(1024))
+    placed = {} if task.l2_target == "tables" else {"optimizer.weight_decay": "task.l2"}
     fitted = engine.fit(
         task,
         updates,
-        examples,
+        batches,
         config,
         epochs=epochs,
         seeds=seeds,
-        sweep=run_params,
-        hooks=[*measured, *hooks],
+        sweep={placed.get(path, path): values for path, values in sweep.items()},
+        hooks=[*_own_hooks(task, train, valid, stopping, hooks), *hooks],
         eval_every=stopping.eval_every,
         stop_at=stopping.stop_at,
     )
-    original = {path: name for name, path in renamed.items()}
-    run_params = {original.get(path, path): x for path, x in fitted.run_params.items()}
+    given = {path: name for name, path in placed.items()}
+    run_params = {given.get(path, path): values for path, values in fitted.run_params.items()}
     fields = {**vars(fitted), "run_params": run_params}
     weights = None
     if task.confidence is not None:
@@ -358,6 +318,63 @@ def _check_tuning(
     for name, value in (("sweep", sweep), ("hooks", hooks)):
         if value:
             raise ValueError(f"`{name}` must be empty with `tune`, got {value!r}.")
+
+
+def _check_ids(train: Interactions, **parts: Interactions | None) -> None:
+    """Raises ``ValueError`` unless all parts have the users and items of ``train``."""
+    for name, part in parts.items():
+        for ids in ("user_ids", "item_ids"):
+            if part is not None and not np.array_equal(getattr(part, ids), getattr(train, ids)):
+                raise ValueError(
+                    f"`{name}` must have the {len(getattr(train, ids))} `{ids}` of `train`, "
+                    f"got {len(getattr(part, ids))} different ones."
+                )
+
+
+def _swept_hyperparams(sweep: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Returns the swept hyper-parameters of the loss of ``owner`` by name."""
+    prefix = f"{owner}.hyperparams."
+    return {
+        path.removeprefix(prefix): values
+        for path, values in sweep.items()
+        if path.startswith(prefix)
+    }
+
+
+def _choose_batches(
+    task: Ranking, train: Interactions, options: RankingOptions, config: TrainConfig
+) -> tuple[ArrayBatches | HostBatches, TrainConfig]:
+    """Returns the batches; those of few interactions on the device are smaller than configured."""
+    if options.batches is not None:
+        return options.batches, config
+    devices = axis_size(config.mesh, DATA)
+    size = min(config.batch_size, -(-len(task.seen.users) // devices) * devices)
+    config = dataclasses.replace(config, batch_size=size)
+    if options.anchors == "users":
+        return UniformUserBatches(task.seen, user_rows(train)), config
+    return ArrayBatches(task.seen), config
+
+
+def _own_hooks(
+    task: Ranking,
+    train: Interactions,
+    valid: Interactions | None,
+    stopping: Stopping,
+    hooks: Sequence[Hook | Callback],
+) -> list[Hook | Callback]:
+    """Returns the hooks for confidences, validation and early stopping, which precede ``hooks``."""
+    own: list[Hook | Callback] = []
+    if task.confidence is not None:
+        own.append(engine.FinalValue(_confidence))
+        if task.confidence.may_lack_fit:
+            own.append(LackOfFitWarning(task.confidence, task.encoder, *task.seen))
+    metric = None
+    if valid is not None:
+        own.append(validation := RankingValidation(eval_layout(train, valid), stopping.k))
+        metric = validation.name
+    if not any(isinstance(hook, engine.EarlyStopping) for hook in hooks):
+        own.append(engine.EarlyStopping(metric, stopping.patience))
+    return own
 
 
 def _confidence(state: State) -> Array:
@@ -392,6 +409,22 @@ def _check_kinds(**arguments: Any) -> None:
             raise ValueError(f"`{name}` must be {description}, got {got}.")
         if isinstance(value, (Sampler, Encoder, AuxiliaryLoss)):
             check_registered(name, value)
+
+
+def _check_losses(task: Ranking, sweep: Mapping[str, Any]) -> None:
+    """Checks the loss and the auxiliary loss with the hyper-parameters of all runs."""
+    n_pos = 1 + task.n_pos + task.n_group
+    shapes = (_N_ANCHORS, n_pos)[: 1 + (n_pos > 1)], (_N_ANCHORS, task.n_neg)
+    swept, schedule = _swept_hyperparams(sweep, "task"), task.hyperparam_schedule
+    _check_loss("loss", task.loss_fn, task.hyperparams, swept, shapes, schedule)
+    if (auxiliary := task.auxiliary_loss) is None:
+        return
+    auxiliary.check(task.encoder)
+    if isinstance(auxiliary, ContrastiveAuxiliaryLoss):
+        swept = _swept_hyperparams(sweep, "task.auxiliary_loss")
+        swept = {name: x for name, x in swept.items() if name in auxiliary.hyperparams}
+        shapes = (_N_ANCHORS,), (_N_ANCHORS, _N_ANCHORS)
+        _check_loss("loss_fn", auxiliary.loss_fn, auxiliary.hyperparams, swept, shapes)
 
 
 def _check_loss(
