@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -77,27 +77,6 @@ class TuningResult:
         return self.points[self.halving.best]
 
 
-@dataclass
-class _Search:
-    fit: Callable[..., FitResult]
-    tuning: Tuning
-    epochs: tuple[int, ...]
-    seeds: np.ndarray
-    complete: dict[tuple[int, ...], FitResult] = field(default_factory=dict)
-
-    def train(self, rung: int, candidates: tuple[int, ...]) -> Trained:
-        """Trains candidates with all seeds."""
-        points, n_seeds = self.tuning.points, len(self.seeds)
-        chosen = [points[i] for i in candidates for _ in range(n_seeds)]
-        sweep = {path: np.array([point[path] for point in chosen]) for path in self.tuning.space}
-        seeds = np.tile(self.seeds, len(candidates))
-        fit = partial(self.fit, epochs=self.epochs[rung], seeds=seeds, sweep=sweep)
-        trained, fitted = train_candidates(fit, rung, candidates, n_seeds)
-        if fitted is not None and rung == len(self.epochs) - 1:
-            self.complete[candidates] = fitted
-        return trained
-
-
 def tune_runs(
     fit: Callable[..., FitResult], tuning: Tuning, epochs: int, seeds: Any
 ) -> tuple[FitResult, TuningResult]:
@@ -113,18 +92,31 @@ def tune_runs(
       TrainingDiverged: If all candidates diverge.
     """
     of_rungs = tuple(sorted({max(1, round(share * epochs)) for share in tuning.rungs}))
-    search = _Search(fit, tuning, of_rungs, np.atleast_1d(seeds))
-    n = len(tuning.points)
+    points, seeds = tuning.points, np.atleast_1d(seeds)
+    n, n_seeds = len(points), len(seeds)
+    complete: dict[tuple[int, ...], FitResult] = {}  # trainings of the last rung
+
+    def train(rung: int, candidates: tuple[int, ...]) -> Trained:
+        chosen = [points[i] for i in candidates for _ in range(n_seeds)]
+        fit_chosen = partial(
+            fit,
+            epochs=of_rungs[rung],
+            seeds=np.tile(seeds, len(candidates)),
+            sweep={path: np.array([point[path] for point in chosen]) for path in tuning.space},
+        )
+        trained, fitted = train_candidates(fit_chosen, rung, candidates, n_seeds)
+        if fitted is not None and rung == len(of_rungs) - 1:
+            complete[candidates] = fitted
+        return trained
+
     groups = [range(i, min(n, i + tuning.at_once)) for i in range(0, n, tuning.at_once)]
-    halving = successive_halving(search.train, groups, of_rungs, minutes=tuning.minutes)
+    halving = successive_halving(train, groups, of_rungs, minutes=tuning.minutes)
     if halving.best is None:
         raise TrainingDiverged("No candidate of the search reached a finite validation score.")
-    (candidates,) = (group for group in search.complete if halving.best in group)
-    first = candidates.index(halving.best) * len(search.seeds)
-    runs = slice(first, first + len(search.seeds))
-    return _select(search.complete[candidates], runs), TuningResult(
-        tuning.points, halving, of_rungs
-    )
+    (candidates,) = (group for group in complete if halving.best in group)
+    first = candidates.index(halving.best) * n_seeds
+    runs = slice(first, first + n_seeds)
+    return _select(complete[candidates], runs), TuningResult(points, halving, of_rungs)
 
 
 def _select(fitted: FitResult, runs: slice) -> FitResult:
