@@ -108,11 +108,9 @@ def load_captioned(
 
 
 def _from_memory(source: Any, size: int | None) -> CaptionedImageSplit | CaptionedImages:
-    if isinstance(source, CaptionedImageSplit):
-        return resized(source, size)
     if isinstance(source, tuple | list) and len(source) in (2, 3):
         source = _as_captioned(*source)
-    if not isinstance(source, CaptionedImages):
+    if not isinstance(source, CaptionedImages | CaptionedImageSplit):
         raise ValueError(
             "`source` must be a name, a folder, CaptionedImages, a CaptionedImageSplit or arrays "
             f"(images, texts) or (images, texts, groups), got {source!r:.100}."

@@ -80,12 +80,13 @@ def load_images(
     check_size(size)
     if test is not None:
         check_range("test", test, 0, 1, low_open=True, high_open=True, dtype=float)
-    origin = str(source) if isinstance(source, str | Path) else "images in memory"
+    in_memory = not isinstance(source, str | Path)
+    origin = "images in memory" if in_memory else str(source)
     if isinstance(source, str) and source.startswith("tfds:"):
         name = source.removeprefix("tfds:")
         folder = _entries(cache, source.replace("/", "-"), size, test, labelled)
         split, notes = read_tfds_images(name, size, test, labelled, folder if on_disk else None)
-    elif source == "digits" if isinstance(source, str) else not isinstance(source, Path):
+    elif in_memory or source == "digits":
         if on_disk:
             raise ValueError(f"`on_disk` needs images in files, got {origin}.")
         split, notes = _from_memory(source, size, test, labelled), []
