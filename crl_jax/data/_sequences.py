@@ -45,17 +45,14 @@ def item_sequences(data: Interactions, *, seed: int | None = 0) -> Int32[np.ndar
         check_count("seed", seed, 0)
     n = len(data)
     tie = np.empty(n, np.int64)
-    tie[_sort_by_ids(data)[1]] = np.arange(n) if seed is None else _shuffled(n, seed)
+    ranks = np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
+    tie[_sort_by_ids(data)[1]] = ranks
     order = np.lexsort((tie, data.timestamps, data.users))  # users keep their CSR segments
     width = int(data.degrees.max(initial=0))
     rows = np.full((data.n_users, width), _PADDING, np.int32)
     column = width - (data.indptr[1:][data.users] - np.arange(n))
     rows[data.users, column] = data.items[order]
     return rows
-
-
-def _shuffled(n: int, seed: int) -> Int64[np.ndarray, " n"]:
-    return np.random.default_rng(seed).permutation(n)
 
 
 class SequenceSplit(NamedTuple):

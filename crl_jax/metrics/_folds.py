@@ -10,6 +10,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._checks import check_count, check_range, check_shape
+from .._optional import import_optional
 from .._threads import thread_map
 
 
@@ -83,14 +84,10 @@ def cross_validated_svm(
     check_range("strengths", tuple(strengths), 0, np.inf, low_open=True, high_open=True)
     if kernel not in ("rbf", "linear"):
         raise ValueError(f"`kernel` must be rbf or linear, got {kernel!r}.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from its imports
-            from sklearn import model_selection, pipeline, preprocessing, svm
-    except ImportError as error:
-        raise ImportError(
-            "cross_validated_svm needs scikit-learn: pip install 'crl_jax[experiments]'"
-        ) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from its imports
+        import_optional("sklearn", "cross_validated_svm needs scikit-learn", "experiments")
+        from sklearn import model_selection, pipeline, preprocessing, svm
     classifier = svm.SVC(kernel="rbf")
     name = "svc__C"
     if kernel == "linear":

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
 Drop = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
 """Dropout with another random key at each call."""
@@ -61,11 +61,7 @@ class DropoutModule(nnx.Module):
         def drop(x: Array) -> Array:
             nonlocal n_calls
             n_calls += 1
-            return _dropout(jax.random.fold_in(key, n_calls), x, rate)
+            keep = jax.random.bernoulli(jax.random.fold_in(key, n_calls), 1 - rate, x.shape)
+            return jnp.where(keep, x / jnp.asarray(1 - rate, x.dtype), 0)
 
         return drop
-
-
-def _dropout(key: Key[Array, ""], x: Array, rate: float) -> Array:
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(keep, x / jnp.asarray(1 - rate, x.dtype), 0)
