@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from crl_jax import baselines, data, metrics, models, serving, train
 from .._program import flag
 from .._registry import filled
 from .._study import Member, OnEntry, SearchResult, no_finite_score, no_search
+from ._base import RecommenderStudy
 from ._baselines import cheap
 from ._blending import blended
 from ._config import SCHEMA, TRAINING, Config, EncoderOptions, anchor
 from ._problem import OnStage, Problem
 from ._ranking import VALIDATION_K
 from ._saved import RECOMMENDER, Model, save_model
-from ._study import Recommend
 from .fitted import BEST, COMPETITORS, MODELS, PREFIX, SWEEPS, settle_model
 from .start import may_add_models
 
@@ -33,7 +33,7 @@ _MAX_WIDTH = 2048
 """Greatest dimension of the vectors of EASE in a blend."""
 
 
-class Fit(Recommend):
+class Fit(RecommenderStudy):
     """Baselines. A learned model is a :class:`crl_jax.baselines.FittedBaseline`.
 
     Attributes:
@@ -102,10 +102,6 @@ class Fit(Recommend):
         name = config.encoding.model
         return f"{name} ({', '.join(fixed)})" if fixed else name
 
-    def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
-        """Returns the sizes of the data, and the columns read."""
-        return self.describe_problem(problem)
-
     def search(
         self, config: Config, problem: Problem, checkpoints: Path, on_entry: OnEntry,
         on_stage: OnStage,
@@ -148,7 +144,7 @@ class Fit(Recommend):
         yield [self._timed(config, part, point, seed) for seed in seeds]
 
     def improvement(self, config: Config) -> str:
-        """See :meth:`Recommend.improvement`."""
+        """See :meth:`RecommenderStudy.improvement`."""
         numbers = [flag(name) for name in MODELS[config.encoding.model].flags]
         return f"Search {', '.join(numbers)} by --sweep, or use it." if numbers else "Use it."
 
@@ -171,13 +167,13 @@ class Fit(Recommend):
         self, config: Config, problem: Problem, searched: SearchResult,
         per_seed: list[dict[str, float]], history: list[dict[str, Any]],
     ) -> dict[str, Any]:  # fmt: skip
-        """See :meth:`Recommend.summary`; ``seconds`` include those of all fits."""
+        """See :meth:`RecommenderStudy.summary`; ``seconds`` include those of all fits."""
         found = super().summary(config, problem, searched, per_seed, history)
         found["chosen"].pop("epochs")
         return {**found, "seconds": round(found["seconds"] + self._seconds, 3)}
 
     def describe_choice(self, searched: SearchResult) -> str:
-        """See :meth:`Recommend.describe_choice`."""
+        """See :meth:`RecommenderStudy.describe_choice`."""
         seconds = f"fitted in {self._seconds:.1f} s"
         if not searched.point:
             return seconds

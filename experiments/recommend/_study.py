@@ -13,27 +13,23 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.table import Table
 
-from crl_jax import losses, metrics, models, samplers, serving, tasks, train
+from crl_jax import losses, models, samplers, serving, tasks, train
 from crl_jax.models import Tables
 
-from .._mesh import check_devices, mesh_of
+from .._mesh import check_devices
 from .._processes import gathered
 from .._program import flag
-from .._progress import Display, reading
 from .._registry import filled
-from .._rundir import write_csv
-from .._screen import cell, of_seeds
-from .._study import Evaluation, Member, OnEntry, SearchResult, Study, no_finite_score, no_search
-from . import _baselines as baselines
-from ._advice import advise_on_search
-from ._blending import check_blend, describe_blend
+from .._study import Member, OnEntry, SearchResult, no_finite_score, no_search
+from ._base import RecommenderStudy
+from ._baselines import TRAINING_ADVICE
+from ._blending import check_blend
 from ._config import SCHEMA, Config, anchor
-from ._features import cold_metrics, cold_references, feature_models, tables_of
-from ._problem import OnStage, Problem, load_problem, named, source_name
+from ._features import feature_models, tables_of
+from ._fit import Fit, fitted_tables, select
+from ._problem import OnStage, Problem, named, source_name
 from ._ranking import (
-    VALIDATION_K,
     fit_defaults,
     model_on,
     objective_of,
@@ -43,32 +39,16 @@ from ._ranking import (
     train_points,
     train_runs,
 )
-from ._saved import RECOMMENDER, Learned, Model, save_model, scored
+from ._saved import RECOMMENDER, Model, save_model
 from ._tuning import PHASE as TUNE
 from ._tuning import Space, tune
 from ._update import choose_optimizer_mode
-from .fitted import BEST, COMPETITORS, MODELS, TRAINED, settle_model
+from .fitted import BEST, COMPETITORS, TRAINED, settle_model
 from .objectives import OBJECTIVES
 from .presets import auto_batch_size, preset_of
 from .recipes import RECIPES
-from .start import (
-    AUTO,
-    default_batch_size,
-    kind_of,
-    may_add_models,
-    searched,
-    spaces,
-    start,
-)
+from .start import AUTO, default_batch_size, kind_of, may_add_models, searched, spaces, start
 
-BASELINES, COLD = "baselines.csv", "cold_baselines.csv"
-_OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
-METRICS = (
-    *_OF_USERS[:-1], "coverage", "auc",
-    *(f"{what}_{name}" for what in ("exposed", "cold", "cold_all") for name in _OF_USERS),
-)  # fmt: skip
-"""Test metrics, in display order; those named exposed rank the items of the test part only, those
-named cold rank the items held out by ``--cold-items``."""
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
 
@@ -84,20 +64,13 @@ choose on validation data, and score it once on test data.
 """
 
 
-class Recommend(Study[Config, Problem]):
-    """Recommenders of implicit feedback. A learned model is the serving tables of one seed.
+class Recommend(RecommenderStudy):
+    """Recommenders of implicit feedback. A learned model is the serving tables of one seed."""
 
-    The phase ``"use"`` of ``--final-training all`` trains a model on all data, which is not
-    evaluated.
-    """
+    recipes, description = RECIPES, _DESCRIPTION
 
-    schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
-    unit, scores, score = "triplets", (f"valid_ndcg@{VALIDATION_K}",), f"NDCG@{VALIDATION_K}"
-
-    def for_config(self, config: Config) -> Study[Any, Any]:
+    def for_config(self, config: Config) -> RecommenderStudy:
         """See :meth:`Study.for_config`."""
-        from ._fit import Fit  # inherits from this class
-
         return self if config.encoding.model in (TRAINED, BEST) else Fit()
 
     def start(self, given: Mapping[str, str]) -> Config:
@@ -178,14 +151,6 @@ class Recommend(Study[Config, Problem]):
         if config.protocol.sweep and config.source.valid_fraction == 0:
             raise ValueError("--valid-fraction 0 leaves no data to decide a --sweep on.")
 
-    def load(self, config: Config, on_stage: OnStage) -> Problem:
-        """See :meth:`Study.load`."""
-        return load_problem(config.source, on_stage)
-
-    def load_shown(self, config: Config, shown: Display) -> Problem:
-        """See :meth:`Study.load_shown`."""
-        return load_problem(config.source, shown.stage, reading(shown))
-
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
         config = anchor(config)
@@ -222,8 +187,8 @@ class Recommend(Study[Config, Problem]):
 
     def phases(self, config: Config) -> tuple[str, ...]:
         """See :meth:`Study.phases`."""
-        search = TUNE if _halves(config) else "search"
-        return search, "final", *(("use",) if config.protocol.final_training == "all" else ())
+        search, *trainings = super().phases(config)
+        return TUNE if _halves(config) else search, *trainings
 
     def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
         """Returns the number of triplets per epoch."""
@@ -255,7 +220,7 @@ class Recommend(Study[Config, Problem]):
 
     def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
         """Returns the sizes of the data, the columns read, and the rows that a step updates."""
-        yield from self.describe_problem(problem)
+        yield from super().describe_data(config, problem)
         if config.objective.loss != AUTO:
             sampler, _ = sampler_on(problem.train, config)
             yield choose_optimizer_mode(config, objective_of(config), sampler, problem.n_rows)[1]
@@ -267,23 +232,6 @@ class Recommend(Study[Config, Problem]):
             yield f"{size:,} interactions per step; learning rates × {scale:g}"
         if problem.tau_plus is not None:
             yield f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}"
-
-    def describe_problem(self, problem: Problem) -> Iterable[str]:
-        """Returns the sizes of the data, and the columns read."""
-        sizes = [f"{len(problem.train):,} train"]
-        if problem.valid is not None:
-            sizes.append(f"{len(problem.valid):,} validation")
-        sizes.append(f"{len(problem.test):,} test")
-        if problem.exposed is not None:
-            sizes[-1] += f" of {len(problem.exposed):,} exposed"
-        if problem.cold is not None:
-            sizes.append(f"{len(problem.cold):,} of {problem.cold.n_items:,} cold items")
-        yield (
-            f"{problem.known.n_users:,} users × {problem.known.n_items:,} items; interactions: "
-            f"{', '.join(sizes)}"
-        )
-        for columns in problem.columns:
-            yield f"columns of {Path(columns.origin).name}: {columns}"
 
     def search(
         self, config: Config, problem: Problem, checkpoints: Path, on_entry: OnEntry,
@@ -301,8 +249,6 @@ class Recommend(Study[Config, Problem]):
             found = [self._space(each, names, problem) for each, names in _spaces(config, problem)]
             fit = partial(train_points, problem)
             tuned = tune(found, fit, checkpoints, on_entry, on_stage, _gathered_tables)
-            from ._fit import select  # inherits from this class
-
             return select(tuned, config, problem, on_entry, on_stage)
         protocol, axes = config.protocol, SCHEMA.axes(config)
         n_seeds = protocol.search_seeds if axes else protocol.seeds
@@ -331,8 +277,6 @@ class Recommend(Study[Config, Problem]):
 
         Models of a blend are trained one after the other.
         """
-        from ._fit import fitted_tables  # inherits from this class
-
         if phase == "final" and searched.models is not None:
             yield searched.models
             return
@@ -369,51 +313,6 @@ class Recommend(Study[Config, Problem]):
         ]
         return Space(config, points, names, kind_of(config))
 
-    def evaluate(
-        self, config: Config, problem: Problem, learned: Learned, seed: int,
-        on_stage: OnStage,
-    ) -> Evaluation:  # fmt: skip
-        """Computes the ranking metrics of the test set."""
-        # Each of several processes has the whole tables by now and evaluates independently.
-        mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
-        ks = config.protocol.k
-        values = metrics.evaluate(*scored(learned), problem.layout, ks=ks, mesh=mesh)
-        found = metrics.summarize(values)
-        found |= problem.exposed_metrics(*scored(learned), ks, mesh)
-        found |= cold_metrics(config.encoding, problem, learned, ks)
-        shown = [name for name in found if name.partition("@")[0] in METRICS]
-        return Evaluation(
-            {name: found[name] for name in sorted(shown, key=_display_order)},
-            np.asarray(values[_compared(config)], np.float64),
-        )
-
-    def compare(
-        self, config: Config, problem: Problem, cases: list[np.ndarray], folder: Path,
-        on_stage: OnStage,
-    ) -> Iterable[str | Table]:  # fmt: skip
-        """Fits the cheap baselines to the same interactions, and writes their metrics."""
-        if config.protocol.baselines == "none":
-            return
-        own, metric = np.mean(cases, axis=0), _compared(config)
-        part = problem.joined(problem.learned("final", config.protocol.final_training))
-        found = [
-            *baselines.compare(
-                part, problem, config.protocol.k, metric, own, on_stage,
-                MODELS[config.encoding.model].source,
-            )
-        ]  # fmt: skip
-        baselines.write(folder / BASELINES, found)
-        yield baselines.table(found, metric, float(own.mean()))
-        if (advice := baselines.advice(found, self.improvement(config))) is not None:
-            yield f"hint: {advice}"
-        if references := cold_references(config.encoding, problem, config.protocol.k):
-            yield _cold_table(folder / COLD, references)
-
-    def improvement(self, config: Config) -> str:
-        """Returns the advice for a run with lower metrics than a baseline."""
-        del config
-        return baselines.TRAINING_ADVICE
-
     def save_models(
         self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
     ) -> None:
@@ -449,28 +348,8 @@ class Recommend(Study[Config, Problem]):
             choice=searched.choice, learned=learned,
         )  # fmt: skip
 
-    def summary(
-        self, config: Config, problem: Problem, searched: SearchResult,
-        per_seed: list[dict[str, float]], history: list[dict[str, Any]],
-    ) -> dict[str, Any]:  # fmt: skip
-        """See :meth:`Study.summary`.
-
-        ``chosen`` also has the number of ``epochs``, and ``trained_on`` the data parts that the
-        evaluated and the saved model were trained on.
-        """
-        found = super().summary(config, problem, searched, per_seed, history)
-        scored, saved = _trained_on(config, problem)
-        trained_on = {"scored_model": scored, "saved_model": saved}
-        seconds, chosen = found.pop("seconds"), found.pop("chosen")
-        chosen = {"epochs": searched.choice.epochs, **chosen}
-        if searched.blend:
-            chosen["blend"] = [
-                {**searched.points[each.point], "epochs": each.epochs} for each in searched.blend
-            ]
-        return {**found, "chosen": chosen, "trained_on": trained_on, "seconds": seconds}
-
     def describe_choice(self, searched: SearchResult) -> str:
-        """Returns a line about the result of the search."""
+        """See :meth:`RecommenderStudy.describe_choice`."""
         choice = searched.choice
         if np.isnan(choice.score):
             return f"trained for {choice.epochs} epochs, without validation data"
@@ -479,27 +358,13 @@ class Recommend(Study[Config, Problem]):
             f"{choice.score:.4f} (mean with the validations just before and after)"
         )
 
-    def report(
-        self, config: Config, problem: Problem, searched: SearchResult,
-        per_seed: list[dict[str, float]],
-    ) -> Iterable[str | Table]:  # fmt: skip
-        """See :meth:`Study.report`."""
-        choice, (scored, saved) = searched.choice, _trained_on(config, problem)
-        if searched.said:
-            yield searched.said
-        yield self.describe_choice(searched)
-        if searched.blend:
-            yield describe_blend(searched)
-        yield _metrics_table(per_seed)
-        yield f"scored: a model trained on {named(scored)}"
-        if saved != scored:
-            yield f"saved for use: a model trained on {named(saved)}"
-        if problem.valid is not None:
-            n_users = int(np.count_nonzero(problem.valid.degrees))
-            epochs = None if _halves(config) else int(config.training.epochs or 0)
-            axes = SCHEMA.axes(config)
-            for line in advise_on_search(axes, searched.points, choice, epochs, n_users):
-                yield f"hint: {line}"
+    def improvement(self, config: Config) -> str:
+        """See :meth:`RecommenderStudy.improvement`."""
+        return TRAINING_ADVICE
+
+    def max_epochs(self, config: Config) -> int | None:
+        """See :meth:`RecommenderStudy.max_epochs`; halving prefers complete trainings."""
+        return None if _halves(config) else int(config.training.epochs or 0)
 
 
 def _gathered_tables(fitted: tasks.RankingResult, run: int) -> Any:
@@ -533,13 +398,6 @@ def _spaces(config: Config, problem: Problem | None = None) -> list[tuple[Config
     return spaces(config, None if problem is None else len(problem.train))
 
 
-def _trained_on(config: Config, problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the data parts that the evaluated and the saved models are trained on."""
-    final_training = config.protocol.final_training
-    scored = problem.learned("final", final_training)
-    return scored, problem.learned("use", final_training) if final_training == "all" else scored
-
-
 def _with_batch_size(config: Config, sampler: samplers.Sampler, problem: Problem) -> Config:
     """Resolves ``--batch-size auto`` by the preset of the first device.
 
@@ -559,46 +417,3 @@ def _with_batch_size(config: Config, sampler: samplers.Sampler, problem: Problem
     lr_scale = training.lr_scale * math.sqrt(size / base)
     training = replace(training, batch_size=size, lr_scale=lr_scale)
     return replace(config, training=training)
-
-
-def _compared(config: Config) -> str:
-    """Returns the metric by which a run is compared with baselines."""
-    ks = config.protocol.k
-    return f"ndcg@{VALIDATION_K if VALIDATION_K in ks else max(ks)}"
-
-
-def _by_cut_off(name: str) -> tuple[str, int]:
-    metric, _, k = name.partition("@")
-    return metric, int(k or 0)
-
-
-def _cold_table(path: Path, references: dict[str, dict[str, float]]) -> Table:
-    """Writes the metrics of references for cold items, and returns their NDCG as a table."""
-    names = sorted(next(iter(references.values())), key=_by_cut_off)
-    rows = ([name, *(found[n] for n in names)] for name, found in references.items())
-    write_csv(path, ["model", *names], rows)
-    made = Table(title="References for cold items, without training")
-    shown = [name for name in names if "_ndcg@" in name]
-    for column in ("model", *shown):
-        made.add_column(column, justify="left" if column == "model" else "right")
-    for name, found in references.items():
-        made.add_row(name, *(f"{found[column]:.4f}" for column in shown))
-    return made
-
-
-def _display_order(name: str) -> tuple[int, int]:
-    metric, k = _by_cut_off(name)
-    return METRICS.index(metric), k
-
-
-def _metrics_table(per_seed: list[dict[str, float]]) -> Table:
-    """Metrics by rows, cut-offs by columns; those without a cut-off in the first column."""
-    table = Table(title=f"Test set{of_seeds(len(per_seed))}")
-    ks = sorted({int(name.partition("@")[2]) for name in per_seed[0] if "@" in name})
-    table.add_column("metric")
-    for k in ks:
-        table.add_column(f"@{k}", justify="right")
-    for name in dict.fromkeys(name.partition("@")[0] for name in per_seed[0]):
-        keys = [name] if name in per_seed[0] else [f"{name}@{k}" for k in ks]
-        table.add_row(name, *(cell([metrics[key] for metrics in per_seed]) for key in keys))
-    return table

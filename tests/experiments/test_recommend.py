@@ -293,7 +293,7 @@ def test_topk_needs_a_finished_run(tmp_path, capsys):
 def test_what_data_cannot_mend_is_refused_before_they_are_read(
     flags, message, ratings, first_run, monkeypatch, capsys
 ):
-    monkeypatch.setattr("experiments.recommend._study.load_problem", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("experiments.recommend._base.load_problem", lambda *_: pytest.fail("read"))
     flags = [flag.format(run=first_run) for flag in flags]
     assert main(["--data", str(ratings), *flags]) == 2
     assert message.format(run=first_run) in one_line(capsys.readouterr().err)
@@ -305,7 +305,7 @@ def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(
     before = (finished / "metrics.json").read_bytes()
     assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
     assert "holds a run already" in one_line(capsys.readouterr().err)
-    monkeypatch.setattr("experiments.recommend._study.load_problem", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("experiments.recommend._base.load_problem", lambda *_: pytest.fail("read"))
     assert main(["--resume", str(finished)]) == 0
     assert "is finished" in one_line(capsys.readouterr().out)
     assert (finished / "metrics.json").read_bytes() == before
