@@ -22,6 +22,7 @@ import numpy as np
 
 from crl_jax import data, losses, metrics, models, samplers, tasks, train
 from experiments._compiler import tune_compiler
+from experiments._study import grid_points
 from experiments.recommend.start import FAMILIES, default_epochs
 
 from ._report import Report, Row, count, parser
@@ -69,10 +70,7 @@ METHODS: Mapping[str, Method] = {
 
 def points_of(method: Method) -> list[dict[str, float]]:
     """Returns the points of the grid, and then those among which the estimates decide on beta."""
-    grid = train.grid(method.grid)
-    points = [
-        {name: float(grid[name][i]) for name in method.grid} for i in range(len(grid["seeds"]))
-    ]
+    points = grid_points(method.grid)
     if "alpha" not in method.grid:
         return points
     return points + [

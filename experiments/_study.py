@@ -4,8 +4,9 @@
 directory and prints.
 """
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -157,6 +158,37 @@ def no_search(epochs: int) -> SearchResult:
     """Returns the result of a study that trains for ``epochs`` without a search."""
     choice = train.Selection(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
     return SearchResult([{}], choice)
+
+
+def grid_points(axes: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Returns the points of a sweep in the order of :func:`crl_jax.train.grid`; one without axes.
+
+    >>> grid_points({"lr": [0.1, 0.2], "decay": [1.0]})
+    [{'lr': 0.1, 'decay': 1.0}, {'lr': 0.2, 'decay': 1.0}]
+    """
+    return [dict(zip(axes, map(float, values))) for values in itertools.product(*axes.values())]
+
+
+def select_point(
+    points: list[dict[str, float]], scores: np.ndarray, epochs: np.ndarray
+) -> SearchResult:
+    """Returns the result of a search that trained each point with all seeds.
+
+    Args:
+      points: The points.
+      scores: Validation scores, NaN for diverged trainings, ``[points, seeds]``. The score of a
+        point is their mean.
+      epochs: Numbers of epochs after which the scores were reached, ``[points, seeds]``.
+
+    Raises:
+      TrainingDiverged: If no point has a finite score.
+    """
+    means, stops = scores.mean(axis=1), epochs.max(axis=1)
+    if not np.isfinite(means).any():
+        raise no_finite_score()
+    best = int(np.nanargmax(means))
+    choice = train.Selection(best, int(stops[best]), float(means[best]), means, stops)
+    return SearchResult(points, choice)
 
 
 def no_finite_score() -> train.TrainingDiverged:

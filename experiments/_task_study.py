@@ -1,6 +1,8 @@
 """Base class of the commands that train a :class:`crl_jax.train.Task`, one run at a time."""
 
 import dataclasses
+import itertools
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +22,18 @@ from ._mesh import mesh_of
 from ._processes import checkpoint, gathered
 from ._registry import filled
 from ._screen import cell, of_seeds
-from ._study import C, OnEntry, OnStage, P, Run, SearchResult, Study, no_finite_score, no_search
+from ._study import (
+    C,
+    OnEntry,
+    OnStage,
+    P,
+    Run,
+    SearchResult,
+    Study,
+    grid_points,
+    no_search,
+    select_point,
+)
 from ._study_options import optimizer_of
 from .view_losses import complete_loss
 
@@ -186,12 +199,11 @@ class TaskStudy(Study[C, P]):
         if not axes:
             return no_search(epochs)
         on_stage("search: compiling and first epoch")
-        grid = train.grid(axes, range(protocol.seed, protocol.seed + protocol.search_seeds))
-        seeds, numbers = grid.pop("seeds"), grid
-        scores, reached = [], []
-        for i, seed in enumerate(seeds):
-            own = {name: float(values[i]) for name, values in numbers.items()}
-            run = Run("search", i, len(seeds), int(seed), own)
+        points = grid_points(axes)
+        seeds = range(protocol.seed, protocol.seed + protocol.search_seeds)
+        shape, scores, reached = (len(points), len(seeds)), [], []
+        for i, (point, seed) in enumerate(itertools.product(points, seeds)):
+            run = Run("search", i, math.prod(shape), seed, point)
             try:
                 fitted = self.fit(config, problem, run, checkpoints, partial(on_entry, run))
             except train.TrainingDiverged:
@@ -205,17 +217,7 @@ class TaskStudy(Study[C, P]):
             else:
                 scores.append(float(fitted.best_score[0]))
                 reached.append(int(fitted.best_epoch[0]))
-        means = np.array(scores).reshape(-1, protocol.search_seeds).mean(axis=1)
-        if not np.isfinite(means).any():
-            raise no_finite_score()
-        best = int(np.nanargmax(means))
-        points = [
-            {name: float(values[i]) for name, values in numbers.items()}
-            for i in range(0, len(seeds), protocol.search_seeds)
-        ]
-        stops = np.array(reached).reshape(-1, protocol.search_seeds).max(axis=1)
-        choice = train.Selection(best, int(stops[best]), float(means[best]), means, stops)
-        return SearchResult(points, choice)
+        return select_point(points, np.reshape(scores, shape), np.reshape(reached, shape))
 
     def train_models(
         self, config: Any, problem: P, phase: str, searched: SearchResult, checkpoints: Path,

@@ -1,6 +1,8 @@
 """Study of ``python -m experiments.recommend --model NAME``: a baseline instead of a training."""
 
 import dataclasses
+import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,11 +12,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import baselines, data, metrics, models, serving, train
+from crl_jax import baselines, data, metrics, models, serving
 
 from .._program import flag
 from .._registry import filled
-from .._study import Member, OnEntry, SearchResult, no_finite_score, no_search
+from .._study import Member, OnEntry, SearchResult, grid_points, no_search, select_point
 from ._base import RecommenderStudy
 from ._baselines import cheap
 from ._blending import blended
@@ -110,26 +112,19 @@ class Fit(RecommenderStudy):
         axes, protocol = SCHEMA.axes(config), config.protocol
         if not axes:
             return no_search(0)
-        layout = problem.valid_layout
-        runs = train.grid(axes, range(protocol.seed, protocol.seed + protocol.search_seeds))
-        n = len(runs["seeds"])
-        all_points = [{name: float(runs[name][i]) for name in axes} for i in range(n)]
-        found = []
-        for i, point in enumerate(all_points):
-            on_stage(f"search: {config.encoding.model} {i + 1}/{n}")
-            fitted = self._timed(config, problem.train, point, int(runs["seeds"][i]))
+        layout, points = problem.valid_layout, grid_points(axes)
+        seeds = range(protocol.seed, protocol.seed + protocol.search_seeds)
+        shape, found = (len(points), len(seeds)), []
+        for i, (point, seed) in enumerate(itertools.product(points, seeds), 1):
+            on_stage(f"search: {config.encoding.model} {i}/{math.prod(shape)}")
+            fitted = self._timed(config, problem.train, point, seed)
             lists, _ = fitted.recommend(layout.users, VALIDATION_K)
             values = metrics.evaluate_lists(lists, layout, ks=VALIDATION_K)
             score = float(metrics.summarize(values)[f"ndcg@{VALIDATION_K}"])
             if self.best is None or score > max(found):
                 self.best = fitted
             found.append(score)
-        scores = np.reshape(found, (-1, protocol.search_seeds)).mean(axis=1)
-        if not np.isfinite(scores).any():
-            raise no_finite_score()
-        best = int(np.nanargmax(scores))
-        choice = train.Selection(best, 0, scores[best], scores, np.zeros(len(scores), int))
-        return SearchResult(all_points[:: protocol.search_seeds], choice)
+        return select_point(points, np.reshape(found, shape), np.zeros(shape, int))
 
     def train_models(
         self, config: Config, problem: Problem, phase: str, searched: SearchResult,

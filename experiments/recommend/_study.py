@@ -21,7 +21,7 @@ from .._mesh import check_devices
 from .._processes import gathered
 from .._program import flag
 from .._registry import filled
-from .._study import Member, OnEntry, SearchResult, no_finite_score, no_search
+from .._study import Member, OnEntry, SearchResult, grid_points, no_finite_score, no_search
 from ._base import RecommenderStudy
 from ._baselines import TRAINING_ADVICE
 from ._blending import check_blend
@@ -259,15 +259,11 @@ class Recommend(RecommenderStudy):
         choice = train.select_best(searched, n_seeds)
         if not np.isfinite(choice.score):
             raise no_finite_score()
-        points = [
-            {name: float(runs[name][i]) for name in axes}
-            for i in range(0, searched.n_runs, n_seeds)
-        ]
         final = None
         if protocol.final_training == "train" and n_seeds >= protocol.seeds:
             start = choice.point * n_seeds
             final = [_gathered_tables(searched, start + i) for i in range(protocol.seeds)]
-        return SearchResult(points, choice, final)
+        return SearchResult(grid_points(axes), choice, final)
 
     def train_models(
         self, config: Config, problem: Problem, phase: str, searched: SearchResult,
@@ -306,12 +302,7 @@ class Recommend(RecommenderStudy):
     def _space(self, config: Config, names: dict[str, Any], problem: Problem) -> Space:
         """Returns the points of the sweep of a configuration, without a grid if there is none."""
         config = self.prepare(config, problem)
-        runs = train.grid(SCHEMA.axes(config))
-        points = [
-            {name: float(runs[name][i]) for name in SCHEMA.axes(config)}
-            for i in range(len(runs["seeds"]))
-        ]
-        return Space(config, points, names, kind_of(config))
+        return Space(config, grid_points(SCHEMA.axes(config)), names, kind_of(config))
 
     def save_models(
         self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
