@@ -5,8 +5,10 @@ import hashlib
 import json
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -101,11 +103,19 @@ def _train(method: Method, world: World, examples: int) -> tuple[float, float, f
         method, part, graph=world.train, epochs=_EPOCHS, seeds=seeds, sweep=runs,
         hooks=[train.Progress(lambda _: cpu.append(time.process_time()))],
     )  # fmt: skip
-    # The minimum: estimates of days should not include the time of other processes.
-    first, *others = np.diff([entry["seconds"] for entry in fitted.history], prepend=0)
-    epoch, cpu_epoch = float(min(others)), float(np.diff(cpu).min())
+    (start, epoch), cpu_epoch = start_and_epoch(fitted.history), float(np.diff(cpu).min())
     steps = -(-len(part.train) // of.batch_size) * len(seeds)
-    return max(0.0, float(first) - epoch), epoch, epoch / steps, cpu_epoch / steps
+    return start, epoch, epoch / steps, cpu_epoch / steps
+
+
+def start_and_epoch(history: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Returns the seconds until the first epoch, which is mostly compilation, and of an epoch.
+
+    The latter is the least: estimates of days should not include the time of other processes.
+    """
+    first, *others = np.diff([entry["seconds"] for entry in history], prepend=0)
+    epoch = float(min(others))
+    return max(0.0, float(first) - epoch), epoch
 
 
 def _validation(method: Method, world: World, folder: Path) -> float:

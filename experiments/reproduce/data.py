@@ -65,12 +65,38 @@ def load_parts(options: Options, console: Console) -> list[World]:
 
 def check_datasets(options: Options, names: Collection[str] = tuple(BUDGETS)) -> None:
     """Raises ``ValueError`` unless all --datasets are known and --dataset is not given."""
+    _check_names(options, names)
+    if options.dataset is not None:
+        raise ValueError("--dataset is for a single dataset; use --datasets.")
+
+
+def _check_names(options: Options, names: Collection[str]) -> None:
     for name in options.datasets:
         if name not in names:
             known = ", ".join(names)
             raise ValueError(f"--datasets takes some of {known}, got {name!r}.")
-    if options.dataset is not None:
-        raise ValueError("--dataset is for a single dataset; use --datasets.")
+
+
+def image_sets(options: Options, names: Collection[str]) -> list[str]:
+    """Returns the sets of images of ``--datasets``, by default those in the folder.
+
+    Raises:
+      ValueError: If a set is not in ``names``, or none is found.
+    """
+    _check_names(options, names)
+    there = [name for name in names if (options.data / name).exists()]
+    if not (options.datasets or there):
+        raise ValueError(
+            f"{options.data} has none of the folders {', '.join(names)}; --datasets downloads the "
+            "named ones."
+        )
+    return list(options.datasets or there)
+
+
+def image_source(options: Options, name: str) -> str:
+    """Returns the folder of a set of images, or its name, which downloads it."""
+    folder = options.data / name
+    return str(folder) if folder.exists() else name
 
 
 def load_datasets(

@@ -7,23 +7,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from .._learned import spaced
 from .._progress import TrainingStatus, display
 from .._study import Run
-from .._task_study import learn
 from ..configs.cifar10_small import small
 from ..configs.resnet50 import DATASETS, LOSSES, published
 from ..images._config import Config
 from ..images._problem import Problem, load_problem
 from ..images._study import Images
+from .cost import start_and_epoch
+from .data import image_sets, image_source
 from .outcomes import Outcome, Reported
 from .store import image_path, run_once
 from .tables import Group, choose, make_table, note_on_seeds
 from .tables import published as published_numbers
 from .targets import Job, Options, Target
+from .training import train_study
 
 _NAMES = {"simclr": "info_nce", "dcl": "dcl", "hcl": "hcl", "bcl": "bcl"}
 """The names of the losses in the published tables."""
@@ -47,7 +48,6 @@ _TIMING_NOTES = (
     "and counts as a seed.",
 )
 _AUGMENTED = "linear_augmented"
-# The minimum over epochs: estimates of days should not include the time of other processes.
 _STEPS, _EPOCHS = 2, 4
 
 
@@ -121,7 +121,7 @@ class ImageTable:
         options = job.options
         job = job._replace(title=f"{job.title}, {options.scale} scale")
         make_table(
-            (list(self._groups(dataset, job)) for dataset in self._datasets(options)),
+            (list(self._groups(dataset, job)) for dataset in image_sets(options, self.datasets)),
             job,
             path=options.out / f"{options.target}-{options.scale}",
             title=lambda _: job.title,
@@ -140,27 +140,8 @@ class ImageTable:
         protocol = tuple(_as_published(name) for name in own.metrics if name.startswith("linear"))
         return replace(own, metrics=(*protocol, *own.metrics), main=_as_published(own.main))
 
-    def _datasets(self, options: Options) -> tuple[str, ...]:
-        """Returns the datasets of ``--datasets``; by default those in the folder.
-
-        Raises:
-          ValueError: If a dataset is not in the table, or none is found.
-        """
-        for name in options.datasets:
-            if name not in self.datasets:
-                raise ValueError(
-                    f"--datasets takes some of {', '.join(self.datasets)}, got {name!r}."
-                )
-        there = tuple(name for name in self.datasets if (options.data / name).exists())
-        if not (options.datasets or there):
-            raise ValueError(
-                f"{options.data} has none of the folders {', '.join(self.datasets)}; "
-                "--datasets downloads the named ones."
-            )
-        return options.datasets or there
-
     def _groups(self, dataset: str, job: Job) -> Iterator[Group]:
-        options, folder = job.options, job.options.data / dataset
+        options = job.options
         known = published_numbers(job.number, dataset, "resnet50")
         if options.scale != "small":
             known = {
@@ -168,7 +149,7 @@ class ImageTable:
                 for method, of in known.items()
             }
         shared = {
-            "source": {"data": str(folder) if folder.exists() else dataset},
+            "source": {"data": image_source(options, dataset)},
             "protocol": {"seeds": options.seeds},
             "training": {"epochs": options.epochs} if options.epochs else {},
         }
@@ -231,23 +212,17 @@ def _train(
     name: str, label: str, config: Config, problem: Problem, console: Console, checkpoints: Path
 ) -> Outcome:
     """Trains and evaluates all seeds of a configuration."""
-    study, seed, epochs = Images(), config.protocol.seed, config.training.epochs
     statuses = TrainingStatus(("train_knn",), {"final": len(problem.train)}, "images")
     history: list[dict[str, Any]] = []
-    per_seed, correct = [], []
     with display(console) as screen:
 
         def on_entry(run: Run, entry: dict[str, Any]) -> None:
             history.append({"run": run.index, **entry})
             status = statuses.of("final", entry, run.index)
+            epochs = config.training.epochs
             screen.advance(f"{name}, seed {run.seed}", entry["epoch"], epochs, status)
 
-        for index in range(config.protocol.seeds):
-            learned = learn(study, config, problem, {}, index, checkpoints, on_entry)
-            evaluation = study.evaluate(config, problem, learned, seed + index, lambda _: None)
-            per_seed.append(evaluation.metrics)
-            correct.append(evaluation.cases)
-    return Outcome(label, per_seed, np.mean(correct, axis=0).tolist(), history, {})
+        return train_study(Images(), config, problem, label, checkpoints, on_entry, history)
 
 
 def _seconds(config: Config, problem: Problem, runs: Path) -> float:
@@ -271,9 +246,8 @@ def measure(config: Config, problem: Problem) -> tuple[float, float]:
             replace(config, training=short), replace(problem, train=part),
             Run("final", 0, 1, config.protocol.seed, {}), Path(folder), entries.append,
         )  # fmt: skip
-    first, *others = np.diff([entry["seconds"] for entry in entries], prepend=0)
-    epoch = float(min(others))
-    return max(0.0, float(first) - epoch), epoch / -(-len(part) // config.training.batch_size)
+    start, epoch = start_and_epoch(entries)
+    return start, epoch / -(-len(part) // config.training.batch_size)
 
 
 def _training_note(options: Options) -> str:

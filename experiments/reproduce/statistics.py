@@ -13,7 +13,16 @@ from crl_jax import data
 
 from .._rundir import write_csv, write_text
 from .contrastive import BUDGETS
-from .data import check_datasets, find_datasets, is_yahoo, load_datasets, load_folder, load_world
+from .data import (
+    check_datasets,
+    find_datasets,
+    image_sets,
+    image_source,
+    is_yahoo,
+    load_datasets,
+    load_folder,
+    load_world,
+)
 from .methods import World
 from .tables import published
 from .targets import Job, Options, Target
@@ -79,18 +88,8 @@ def _make_interactions(job: Job) -> None:
 
 
 def _make_images(job: Job) -> None:
-    options = job.options
-    there = [name for name in _IMAGES if (options.data / name).exists()]
-    names = dict.fromkeys(options.datasets or there)
-    if not names:
-        raise ValueError(
-            f"{options.data} has none of the folders {', '.join(_IMAGES)}; "
-            "--datasets downloads the named ones."
-        )
-    _write(
-        job,
-        {name: of_images(str(options.data / name) if name in there else name) for name in names},
-    )
+    names = image_sets(job.options, _IMAGES)
+    _write(job, {name: of_images(image_source(job.options, name)) for name in names})
 
 
 def _write(job: Job, found: Mapping[str, Mapping[str, float]]) -> None:

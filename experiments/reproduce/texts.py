@@ -18,7 +18,6 @@ from crl_jax import data
 from .._bert import BertOptions
 from .._progress import display
 from .._study import Run
-from .._task_study import learn
 from ..configs.conbert import CONFIGS
 from ..text._config import Config
 from ..text._problem import load_problem
@@ -28,6 +27,7 @@ from .outcomes import Outcome, Reported
 from .store import run_once, text_path
 from .tables import Group, choose, make_table, note_on_seeds, published
 from .targets import Job, Options, Target
+from .training import train_study
 
 EPOCHS = {"bert": 0, "conbert-1": 1, "conbert-3": 3, "conbert-5": 5}
 """Epochs of contrastive pre-training, by row of the table."""
@@ -79,9 +79,8 @@ def _train_all(job: Job) -> list[Outcome]:
 
 def _train(job: Job, config: Config, problem: Any, name: str, checkpoints: Path) -> Outcome:
     """Trains and evaluates all seeds of a row; its history is that of fine-tuning."""
-    study, seeds = TextStudy(), config.protocol.seeds
+    study = TextStudy()
     history: list[dict[str, Any]] = []
-    evaluations = []
     with display(job.console) as screen:
 
         def on_entry(run: Run, entry: dict[str, Any]) -> None:
@@ -93,16 +92,7 @@ def _train(job: Job, config: Config, problem: Any, name: str, checkpoints: Path)
             if stage == FINE_TUNING:
                 history.append({"run": run.index, **entry})
 
-        for index in range(seeds):
-            learned = learn(study, config, problem, {}, index, checkpoints, on_entry)
-            evaluations.append(study.evaluate(config, problem, learned, index, lambda _: None))
-    return Outcome(
-        name,
-        [of.metrics for of in evaluations],
-        np.mean([of.cases for of in evaluations], axis=0).tolist(),
-        history,
-        {},
-    )
+        return train_study(study, config, problem, name, checkpoints, on_entry, history)
 
 
 def make_comparison(job: Job) -> None:

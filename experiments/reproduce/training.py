@@ -1,4 +1,4 @@
-"""Training and evaluation of ranking methods."""
+"""Training and evaluation of ranking methods, and of the studies of other commands."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,6 +12,8 @@ import numpy as np
 
 from crl_jax import data, metrics, models, tasks, train
 
+from .._study import OnEntry
+from .._task_study import TaskStudy, learn
 from ..recommend._config import EncoderOptions
 from ..recommend.encoders import default_encoder, resolve_encoder
 from .methods import Method, World
@@ -68,6 +70,20 @@ def train_published(
         hooks=[*([] if probe is None else [probe]), *_callbacks(checkpoint, on_epoch)],
     )
     return _evaluate(method, world, [fitted], {})
+
+
+def train_study(
+    study: TaskStudy[Any, Any], config: Any, problem: Any, label: str, checkpoints: Path,
+    on_entry: OnEntry, history: list[dict[str, Any]],
+) -> Outcome:  # fmt: skip
+    """Trains and evaluates all seeds of a study; ``on_entry`` adds to the outcome's ``history``."""
+    evaluations = []
+    for index in range(config.protocol.seeds):
+        learned = learn(study, config, problem, {}, index, checkpoints, on_entry)
+        seed = config.protocol.seed + index
+        evaluations.append(study.evaluate(config, problem, learned, seed, lambda _: None))
+    cases = np.mean([each.cases for each in evaluations], axis=0).tolist()
+    return Outcome(label, [each.metrics for each in evaluations], cases, history, {})
 
 
 def _in_fifths(progress: Any, decay: Any) -> Any:

@@ -15,7 +15,7 @@ from experiments.backbones import IMAGE_ENCODERS as ENCODERS
 from experiments.images._config import ViewOptions
 from experiments.images._problem import load_problem
 from experiments.images._study import Images
-from experiments.reproduce import images, main
+from experiments.reproduce import images, main, training
 from experiments.reproduce.tables import published
 from experiments.reproduce.targets import Options
 
@@ -66,7 +66,7 @@ def test_a_table_compares_seeds_and_images_and_shares_its_trainings(sets, tmp_pa
         correct = rng.random(12) < 0.5
         return Evaluation({"linear": float(correct.mean()), "knn": 0.5}, correct)
 
-    monkeypatch.setattr(images, "learn", learn)
+    monkeypatch.setattr(training, "learn", learn)
     monkeypatch.setattr(Images, "evaluate", evaluate)
     out = tmp_path / "out"
     flags = ["--data", str(sets), "--scale", "small", "--epochs", "2", "--out", str(out)]
@@ -93,7 +93,7 @@ def test_the_published_protocol_is_compared_with_the_published_numbers(sets, tmp
     monkeypatch.setattr(images, "measure", lambda *_: (7.0, 2.0))
     entry = {"epoch": 1, "loss": [1.0], "seconds": 3.0}
     monkeypatch.setattr(
-        images, "learn", lambda *given: given[-1](images.Run("final", 0, 1, 0, {}), entry)
+        training, "learn", lambda *given: given[-1](images.Run("final", 0, 1, 0, {}), entry)
     )
     own = {"linear": 0.75, "linear_augmented": 0.5, "knn": 0.25}
     evaluation = Evaluation(own, np.arange(12) < 6)
@@ -153,7 +153,7 @@ def test_the_seconds_of_an_epoch_are_timed_alternately_without_training(
         return 7.0, float(len(timed))
 
     monkeypatch.setattr(images, "measure", measure)
-    monkeypatch.setattr(images, "learn", None)
+    monkeypatch.setattr(training, "learn", None)
     out = tmp_path / "out"
     flags = ["--data", str(sets), "--scale", "small", "--seeds", "2", "--out", str(out)]
     assert main(["table-6.8", *flags]) == 0

@@ -9,7 +9,7 @@ import pytest
 from _helpers.reproduction import read_csv, stored
 
 from experiments._study import Evaluation, Run
-from experiments.reproduce import main, texts
+from experiments.reproduce import main, texts, training
 from experiments.reproduce.targets import Options
 from experiments.text._study import FINE_TUNING, PRE_TRAINING, TextStudy
 
@@ -76,7 +76,7 @@ def test_the_table_and_the_curves_share_their_trainings(folder, tmp_path, monkey
             {**metrics, "f1": 0.1 * learned + seed * (0.5 + 0.02 * learned)}, np.ones(6)
         )
 
-    monkeypatch.setattr(texts, "learn", learn)
+    monkeypatch.setattr(training, "learn", learn)
     monkeypatch.setattr(TextStudy, "evaluate", evaluate)
     out = tmp_path / "out"
     flags = ["--data", str(folder), "--scale", "small", "--seeds", "2", "--out", str(out)]
