@@ -11,6 +11,7 @@ resumed. Results of other datasets stay in the file.
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,9 +22,9 @@ from matplotlib.figure import Figure
 
 from experiments._plots import save_figure
 
+from ._comparison import check_names, check_seeds, measure
 from ._report import RESULTS, Row, count, environment, read_csv
-from ._runs import per_seed, record, run, scores, show
-from .representations import compare
+from ._runs import record, show
 
 
 class Study(NamedTuple):
@@ -195,7 +196,7 @@ STUDIES = {
 """Studies by name."""
 
 
-def flags_of(study: Study, dataset: str, way: str, scale: str, data: Path | str) -> list[str]:
+def flags_of(study: Study, dataset: str, scale: str, way: str, data: Path) -> list[str]:
     """Returns the flags of a run, except for its seeds and folder."""
     chosen = study.scales[scale]
     width = int(chosen[chosen.index("--width") + 1]) if "--width" in chosen else 0
@@ -203,32 +204,6 @@ def flags_of(study: Study, dataset: str, way: str, scale: str, data: Path | str)
     values = {"data": str(data), "features": str(8 * width)}
     words = *chosen, *study.datasets[dataset], *study.ways[way]  # the last of equal flags counts
     return [word.format(**values) for word in words]
-
-
-def measure(
-    name: str, dataset: str, *, scale: str, seeds: int, data: Path, runs: Path
-) -> tuple[list[Row], list[Row]]:
-    """Runs all settings of a study on a dataset; returns their means, and a row for each seed."""
-    study = STUDIES[name]
-    rows, by_way = [], {}
-    for way in study.ways:
-        folder = runs / name / f"{dataset}-{scale}-{way.replace(' ', '-')}"
-        run(
-            study.command,
-            [*flags_of(study, dataset, way, scale, data), "--seeds", str(seeds)],
-            folder,
-        )
-        by_way[way] = per_seed(folder)
-        shown = flags_of(study, dataset, way, scale, "DATASETS")
-        flags = " ".join([*shown, "--seeds", str(seeds)])
-        row = {"dataset": dataset, "scale": scale, "way": way, "seeds": seeds}
-        rows.append({**row, **scores(folder), "flags": flags})
-    compare(rows, [[row[study.metric] for row in own] for own in by_way.values()])
-    each = [
-        {"dataset": dataset, "scale": scale, "way": way, **row}
-        for way, own in by_way.items() for row in own
-    ]  # fmt: skip
-    return rows, each
 
 
 def draw(name: str, rows: Sequence[Row], path: Path) -> None:
@@ -315,20 +290,21 @@ def main() -> None:
     args = parser.parse_args()
     study = STUDIES[args.study]
     scale = args.scale or next(iter(study.scales))
-    for flag, given, known in (
-        ("datasets", args.datasets or (), study.datasets), ("scale", [scale], study.scales),
-    ):  # fmt: skip
-        for value in given:
-            if value not in known:
-                parser.error(f"--{flag} takes some of {', '.join(known)}, got {value}")
-    if args.seeds < 2:
-        parser.error("--seeds must be at least 2, which a test over seeds takes, got 1")
+    check_names(parser, "--datasets", args.datasets or (), study.datasets)
+    check_names(parser, "--scale", [scale], study.scales)
+    check_seeds(parser, args.seeds)
     about = environment("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy")
     path = args.out / f"{args.study}.csv"
     for dataset in args.datasets or study.datasets:
+        folders = {
+            way: args.runs / args.study / f"{dataset}-{scale}-{way.replace(' ', '-')}"
+            for way in study.ways
+        }
         rows, each = measure(
-            args.study, dataset, scale=scale, seeds=args.seeds, data=args.data, runs=args.runs
-        )
+            study.command, partial(flags_of, study, dataset, scale), folders,
+            {"dataset": dataset, "scale": scale}, metric=study.metric, n_seeds=args.seeds,
+            data=args.data,
+        )  # fmt: skip
         record(path, rows, ["dataset", "scale"], about)
         record(args.out / f"{args.study}-per_seed.csv", each, ["dataset", "scale"], {})
         show(rows, ("way", study.metric, f"{study.metric}_std", "gain", "p"))

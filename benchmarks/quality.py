@@ -16,6 +16,7 @@ from pathlib import Path
 from experiments.recommend.objectives import OBJECTIVES
 from experiments.recommend.recipes import RECIPES
 
+from ._comparison import check_names
 from ._report import RESULTS, environment
 from ._runs import per_seed, read_json, record, run, scores, show
 
@@ -53,9 +54,7 @@ def main() -> None:
     args = parser.parse_args()
     form = RECIPE[args.encoder] + ("{}-search" if args.search else "{}")
     with_recipe = [loss for loss in OBJECTIVES if form.format(loss) in RECIPES]
-    for loss in args.losses or []:
-        if loss not in with_recipe:
-            parser.error(f"--losses takes some of {', '.join(with_recipe)}, got {loss}")
+    check_names(parser, "--losses", args.losses or (), with_recipe)
     about = environment("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy")
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []

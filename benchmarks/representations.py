@@ -9,16 +9,13 @@ repeated, interrupted ones are resumed. Datasets that were measured before stay 
 
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from scipy import stats
-
-from experiments.reproduce.outcomes import holm
-
-from ._report import RESULTS, Row, count, environment
-from ._runs import per_seed, record, run, scores, show
+from ._comparison import check_names, check_seeds, measure
+from ._report import RESULTS, count, environment
+from ._runs import record, show
 
 
 class Comparison(NamedTuple):
@@ -123,21 +120,6 @@ COMPARISONS = {
 """Comparisons by kind of data."""
 
 
-def compare(rows: Sequence[Row], scores: Sequence[Sequence[float]]) -> None:
-    """Adds to each row its ``gain`` over the first, and the p-value ``p``.
-
-    The p-value comes from a two-sided paired t-test over seeds, adjusted by Holm's method.
-
-    Args:
-      rows: Row of each method.
-      scores: Score of each seed, by method.
-    """
-    first, *others = map(np.asarray, scores)
-    p = [float(stats.ttest_rel(own, first).pvalue) for own in others]
-    for row, own, adjusted in zip(rows[1:], others, holm(p), strict=True):
-        row["gain"], row["p"] = float(np.mean(own - first)), adjusted
-
-
 def main() -> None:
     """Runs all methods on each dataset, and collects their results."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -154,39 +136,20 @@ def main() -> None:
     )
     args = parser.parse_args()
     comparison = COMPARISONS[args.kind]
-    for dataset in args.datasets or ():
-        if dataset not in comparison.datasets:
-            known = ", ".join(comparison.datasets)
-            parser.error(f"--datasets takes some of {known}, got {dataset}")
-    if args.seeds < 2:
-        parser.error("--seeds must be at least 2, which a test over seeds takes, got 1")
+    check_names(parser, "--datasets", args.datasets or (), comparison.datasets)
+    check_seeds(parser, args.seeds)
     about = environment("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy")
     metric = comparison.metric
     for dataset in args.datasets or comparison.datasets:
-        rows, seeds = [], {}
-        for way in comparison.ways:
-            folder = args.runs / args.kind / f"{dataset}-{way}"
-            flags = comparison.flags(dataset, way, args.data)
-            run(comparison.command, [*flags, "--seeds", str(args.seeds)], folder)
-            seeds[way] = per_seed(folder)
-            shown = comparison.flags(dataset, way, Path("DATASETS"))
-            rows.append(
-                {
-                    "dataset": dataset,
-                    "way": way,
-                    "seeds": len(seeds[way]),
-                    **scores(folder),
-                    "flags": " ".join([*shown, "--seeds", str(args.seeds)]),
-                }
-            )
-        compare(rows, [[row[metric] for row in own] for own in seeds.values()])
+        folders = {way: args.runs / args.kind / f"{dataset}-{way}" for way in comparison.ways}
+        rows, of_seeds = measure(
+            comparison.command, partial(comparison.flags, dataset), folders, {"dataset": dataset},
+            metric=metric, n_seeds=args.seeds, data=args.data,
+        )  # fmt: skip
         if dataset in comparison.published:
             published = comparison.published[dataset]
             rows[0][f"{metric}_published"], rows[0][f"{metric}_published_std"] = published
         record(args.out / f"{args.kind}.csv", rows, ["dataset"], about)
-        of_seeds = [
-            {"dataset": dataset, "way": way, **row} for way, own in seeds.items() for row in own
-        ]
         record(args.out / f"{args.kind}-per_seed.csv", of_seeds, ["dataset"], {})
         show(rows, ("way", metric, f"{metric}_std", "gain", "p"))
 

@@ -1,13 +1,14 @@
 """Studies of published findings: flags of their settings, results and figures."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from _helpers.commands import call
 from _helpers.refusals import raises
 
-from benchmarks import findings
+from benchmarks import _comparison, findings
 from benchmarks._report import read_csv
 from experiments._study_command import configure
 from experiments.graphs._study import GraphStudy
@@ -23,7 +24,7 @@ def test_the_commands_accept_the_flags(name):
     study = findings.STUDIES[name]
     datasets, ways, scale = [*study.datasets], [*study.ways], next(iter(study.scales))
     for dataset, way in ((datasets[0], ways[0]), (datasets[-1], ways[-1])):
-        flags = findings.flags_of(study, dataset, way, scale, "sets")
+        flags = findings.flags_of(study, dataset, scale, way, Path("sets"))
         config, _, _ = configure(COMMANDS[study.command](), flags)
         assert config.source.data.endswith(dataset)
 
@@ -69,7 +70,7 @@ def test_results_and_figure_of_a_study(name, dataset, metric, monkeypatch, tmp_p
         by_seed = [{metric: score} for score in scores]
         (folder / "metrics_by_seed.json").write_text(json.dumps(by_seed))
 
-    monkeypatch.setattr(findings, "run", run)
+    monkeypatch.setattr(_comparison, "run", run)
     out = tmp_path / "findings"
     flags = "--datasets", dataset, "--seeds", "2", "--runs", tmp_path / "runs", "--out", out
     call(findings, monkeypatch, name, "--data", "sets", *flags)

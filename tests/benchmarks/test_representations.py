@@ -10,7 +10,7 @@ from _helpers.commands import call
 from _helpers.refusals import raises
 from scipy import stats
 
-from benchmarks import _runs, representations
+from benchmarks import _comparison, _runs, representations
 from benchmarks._report import read_csv
 from experiments._study_command import configure
 from experiments.graphs._study import GraphStudy
@@ -41,7 +41,7 @@ def runs(monkeypatch) -> list[tuple[str, ...]]:
         (folder / "metrics.json").write_text(json.dumps({**found, "chosen": {"point": {}}}))
         (folder / "metrics_by_seed.json").write_text(json.dumps(per_seed))
 
-    monkeypatch.setattr(representations, "run", run)
+    monkeypatch.setattr(_comparison, "run", run)
     return done
 
 
