@@ -13,7 +13,6 @@ the complete training part of Gowalla, for an accelerator, without a test part.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from crl_jax import data, losses, metrics, models, samplers, tasks, train
 from experiments._compiler import tune_compiler
-from experiments.recommend.start import FAMILIES, default_epochs
+from experiments.recommend.start import FAMILIES, Family, default_epochs
 
 from ._report import Report, Row, count, parser
 from .defaults import DATASETS
@@ -51,25 +50,20 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def _options(loss: str) -> tuple[float, float, dict[str, Any]]:
-    """Returns learning rate, L2 and the arguments of ``fit_ranking`` of a loss."""
-    family = FAMILIES["bpr" if loss == "bpr" else "softmax"]
-    encoder = partial(_matrix_factorization, family.similarity or "inner")
-    options: dict[str, Any] = {"loss": losses.bpr, "n_neg": family.n_neg, "encoder": encoder}
-    if loss == "info_nce":
-        hyperparams = {"temperature": family.temperature}
-        sampler = samplers.SharedRNS()
-        options |= {"loss": losses.info_nce, "hyperparams": hyperparams, "sampler": sampler}
-    return family.training.lr, family.training.weight_decay, options
-
-
-def _matrix_factorization(
-    similarity: models.Similarity, log: data.Interactions
-) -> models.MatrixFactorization:
-    return models.MatrixFactorization(log.n_users, log.n_items, DIM, similarity=similarity)
-
-
-LOSSES = ("bpr", "info_nce")
+_PAIRWISE, _SOFTMAX = FAMILIES["bpr"], FAMILIES["softmax"]
+LOSSES: Mapping[str, tuple[Family, Mapping[str, Any]]] = {
+    "bpr": (_PAIRWISE, {"loss": losses.bpr, "n_neg": _PAIRWISE.n_neg}),
+    "info_nce": (
+        _SOFTMAX,
+        {
+            "loss": losses.info_nce,
+            "n_neg": _SOFTMAX.n_neg,
+            "hyperparams": {"temperature": _SOFTMAX.temperature},
+            "sampler": samplers.SharedRNS(),
+        },
+    ),
+}
+"""Defaults and arguments of ``fit_ranking`` of each loss."""
 
 
 def measure(
@@ -77,16 +71,20 @@ def measure(
 ) -> list[Row]:
     """Trains all rules at one batch size; returns a row for each, with means over the seeds."""
     assert split.valid is not None
-    base, l2, chosen = _options(loss)
-    epochs = epochs or default_epochs(len(split.train))
+    (family, options), log = LOSSES[loss], split.train
+    base, similarity = family.training.lr, family.similarity or "inner"
+    epochs = epochs or default_epochs(len(log))
     rates = [rule.learning_rate(base, batch_size) for rule in RULES.values()]
     runs = train.grid({"rule": range(len(RULES))}, range(n_seeds))
     warm_ups = np.array([rule.warm_up for rule in RULES.values()], np.float32)
     fitted = tasks.fit_ranking(
-        split.train,
+        log,
         split.valid,
-        **chosen,
-        optimizer=train.Optimizer(base, l2, decay=0.0, schedule=train.cosine),
+        **options,
+        encoder=models.MatrixFactorization(log.n_users, log.n_items, DIM, similarity=similarity),
+        optimizer=train.Optimizer(
+            base, family.training.weight_decay, decay=0.0, schedule=train.cosine
+        ),
         config=train.TrainConfig(batch_size),
         epochs=epochs,
         stopping=tasks.Stopping(patience=epochs, eval_every=2, k=K),
@@ -98,7 +96,7 @@ def measure(
         },
     )
     valid = fitted.best_score.reshape(-1, n_seeds)
-    steps = -(-len(split.train) // batch_size)
+    steps = -(-len(log) // batch_size)
     rows: list[Row] = [
         {
             "loss": loss, "batch_size": batch_size, "steps": steps * epochs, "epochs": epochs,
@@ -108,7 +106,7 @@ def measure(
         for i, name in enumerate(RULES)
     ]  # fmt: skip
     if split.test is not None:
-        layout = metrics.eval_layout(data.union(split.train, split.valid), split.test)
+        layout = metrics.eval_layout(data.union(log, split.valid), split.test)
         for i, row in enumerate(rows):
             runs = range(i * n_seeds, (i + 1) * n_seeds)
             scores = [mean_ndcg(fitted.tables(run), layout) for run in runs]

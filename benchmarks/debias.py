@@ -13,7 +13,6 @@ data is a bound that no search can reach. The datasets are those of ``benchmarks
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,7 +103,9 @@ def measure(split: data.Split, name: str, n_seeds: int, epochs: int | None = Non
         split.train,
         split.valid,
         loss=method.loss,
-        encoder=partial(_matrix_factorization, family.similarity or "inner"),
+        encoder=models.MatrixFactorization(
+            split.train.n_users, split.train.n_items, DIM, similarity=family.similarity or "inner"
+        ),
         **method.options,
         optimizer=train.Optimizer(
             family.training.lr, family.training.weight_decay, decay=0.0, schedule=train.cosine
@@ -181,12 +182,6 @@ def _parts(
 def _of_point(name: str, point: dict[str, float]) -> Row:
     """Returns the numbers of a point of the grid, NaN for those that the loss does not take."""
     return {f"{name}_{key}": point.get(key, np.nan) for key in ("tau_plus", "alpha", "beta")}
-
-
-def _matrix_factorization(
-    similarity: models.Similarity, log: data.Interactions
-) -> models.MatrixFactorization:
-    return models.MatrixFactorization(log.n_users, log.n_items, DIM, similarity=similarity)
 
 
 def main() -> None:
