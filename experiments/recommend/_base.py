@@ -15,13 +15,13 @@ from .._mesh import mesh_of
 from .._progress import Display, reading
 from .._rundir import write_csv
 from .._screen import cell, of_seeds
-from .._study import Evaluation, SearchResult, Study
+from .._study import Evaluation, OnStage, SearchResult, Study
 from . import _baselines as baselines
 from ._advice import advise_on_search
 from ._blending import describe_blend
 from ._config import SCHEMA, Config
 from ._features import cold_metrics, cold_references
-from ._problem import OnStage, Problem, load_problem, named
+from ._problem import Problem, load_problem, named
 from ._ranking import VALIDATION_K
 from ._saved import Learned, scored
 from .fitted import MODELS

@@ -8,9 +8,9 @@ import numpy as np
 from crl_jax import metrics, models
 
 from .._processes import agreed
-from .._study import Member, SearchResult
+from .._study import Member, OnStage, SearchResult
 from ._config import Config
-from ._problem import OnStage, Problem
+from ._problem import Problem
 from ._ranking import VALIDATION_K
 from .fitted import TRAINED
 from .start import AUTO, may_change_encoder

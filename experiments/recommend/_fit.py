@@ -16,12 +16,12 @@ from crl_jax import baselines, data, metrics, models, serving
 
 from .._program import flag
 from .._registry import filled
-from .._study import Member, OnEntry, SearchResult, grid_points, no_search, select_point
+from .._study import Member, OnEntry, OnStage, SearchResult, grid_points, no_search, select_point
 from ._base import RecommenderStudy
 from ._baselines import cheap
 from ._blending import blended
 from ._config import SCHEMA, TRAINING, Config, EncoderOptions, anchor
-from ._problem import OnStage, Problem
+from ._problem import Problem
 from ._ranking import VALIDATION_K
 from ._saved import RECOMMENDER, Model, save_model
 from .fitted import BEST, COMPETITORS, MODELS, PREFIX, SWEEPS, settle_model

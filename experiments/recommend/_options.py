@@ -14,43 +14,13 @@ from crl_jax.data import DATASETS
 
 from .. import _study_options
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
+from .._read_options import ReadOptions
 from .._schema import WAS
 
 _DATA = (
     "A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), "
     f"{', '.join(DATASETS)}, tfds:NAME or simulated."
 )
-
-
-@option_group
-class ReadOptions:
-    """Options of the file readers, by keyword."""
-
-    min_rating: Annotated[float | None, Range()] = field(default=None, kw_only=True)
-    """Minimum rating of an interaction to count as a positive."""
-    user_col: str | None = field(default=None, kw_only=True)
-    """Name of the user column, if it is not detected; its position from 0 in text without a
-    header."""
-    item_col: str | None = field(default=None, kw_only=True)
-    """Name or position of the item column."""
-    rating_col: str | None = field(default=None, kw_only=True)
-    """Name or position of the rating column; empty to read no ratings."""
-    time_col: str | None = field(default=None, kw_only=True)
-    """Name or position of the timestamp column; empty to read no timestamps."""
-    format: (
-        Literal["u.data", "ratings.dat", "ydata", "csv", "parquet", "inter", "lightgcn", "jsonl"]
-        | None
-    ) = field(default=None, kw_only=True)
-    """Format of the files, if it is not detected from their names and first lines."""
-    delimiter: str | None = field(default=None, kw_only=True)
-    """Field separator of csv text, if it is not detected from the first line."""
-    header: bool | None = field(default=None, kw_only=True)
-    """Whether the first line of text is a header; by default it is, unless a column is given by its
-    position."""
-    quote_char: str | None = field(default=None, kw_only=True)
-    """Quote character of csv text, a double quote by default; empty to disable quoting."""
-    encoding: str | None = field(default=None, kw_only=True)
-    """Encoding of text, such as latin-1; UTF-8 by default."""
 
 
 @option_group

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,14 @@ from jax.sharding import Mesh
 from crl_jax import data, metrics
 
 from .._program import flag, spoken
-from ._options import DataOptions, ReadOptions
+from .._study import OnStage
+from ._options import DataOptions
 
 _MAX_GRADES = 11
 """Maximum number of distinct values of a rating scale, such as 0 to 10; play counts have more."""
 
 _VALIDATED, _FRACTIONS = 5000, (0.1, 0.25)
 """Default number of validation interactions, and the bounds of their fraction."""
-OnStage = Callable[[str], None]
-"""Callback ``on_stage(what)``, called with the description of each stage that begins."""
-
 OnRead = Callable[[Any, float], None]
 """Callback ``on_read(path, share)``, called with the fraction of a file that has been read."""
 
@@ -198,17 +196,11 @@ def load_problem(
     return problem
 
 
-def read_arguments(options: ReadOptions) -> dict[str, Any]:
-    """Returns the arguments of :func:`crl_jax.data.load` that the flags of the readers set."""
-    names = (field.name for field in fields(ReadOptions))
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
-
-
 def _load(
     options: DataOptions, on_stage: OnStage, on_read: OnRead | None
 ) -> tuple[data.Interactions | data.Split, tuple[data.Columns, ...], float | None]:
     """Returns the interactions or their split, the columns read, and the true τ⁺ if known."""
-    given = read_arguments(options)
+    given = options.arguments()
     if options.data == "simulated":
         if given or options.test_data is not None:
             unused = flag(next(iter(given), "test_data"))

@@ -10,10 +10,10 @@ import tyro
 
 from .. import _study_options as shared
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
+from .._read_options import ReadOptions
 from .._registry import with_flags
 from .._schema import Schema
 from ..backbones import SEQUENCE_ENCODERS
-from ..recommend._options import ReadOptions
 from .losses import LOSSES
 
 _DATA = (

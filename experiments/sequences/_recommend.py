@@ -14,10 +14,9 @@ from crl_jax import data, tasks, train
 from .. import _encoder_file as file
 from .._program import program
 from .._ranges import COUNT, check_flags, option_group
+from .._read_options import ReadOptions
 from .._rundir import make_out, read_arrays, write_csv
 from .._screen import output, plain
-from ..recommend._options import ReadOptions
-from ..recommend._problem import read_arguments
 from ._config import SCHEMA
 from ._study import ITEMS, network_of
 
@@ -61,7 +60,7 @@ def main(arguments: list[str]) -> None:
     task, variables, item_ids = load_task(options.run)
     if options.k > len(item_ids):
         raise ValueError(f"--k must be at most the {len(item_ids)} items, got {options.k}.")
-    log = data.load(options.data, merge=True, **read_arguments(options))
+    log = data.load(options.data, merge=True, **options.arguments())
     users, histories = known_histories(log, item_ids)
     rows = []
     for first in range(0, len(users), _BLOCK):

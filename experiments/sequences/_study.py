@@ -21,7 +21,6 @@ from .._schema import absolute
 from .._study import Evaluation, OnStage
 from .._task_study import TaskStudy
 from ..backbones import SEQUENCE_ENCODERS, make_backbone
-from ..recommend._problem import read_arguments
 from ..view_losses import UNKNOWN_SHARE, in_words
 from ._config import SCHEMA, Config, DataOptions
 from .losses import LOSSES, task_arguments
@@ -110,7 +109,7 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
       ValueError: If there are no timestamps, or too few interactions.
       DataError: If the data are invalid.
     """
-    given = read_arguments(options)
+    given = options.arguments()
     if options.data == "simulated":
         if given:
             raise ValueError(f"--data simulated does not use {flag(next(iter(given)))}; omit it.")
