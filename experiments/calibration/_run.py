@@ -17,7 +17,7 @@ import crl_jax
 from .. import _rundir as rundir
 from .. import _screen as screen
 from .._command import run
-from ..numerical._panels import STYLE, panels_of, save, write
+from .._panels import STYLE, panels_of, save, write
 from ..recommend._config import SCHEMA
 from ._measure import ESTIMATES, MEASURES, PRIORS, Measured, measure, on_host
 from ._options import Config, parse

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from crl_jax import losses, metrics
 
-from ._panels import COLOURS, panels_of, save, stacked
+from .._panels import COLOURS, panels_of, save, stacked
 
 SHARES = (0.0, 0.1, 0.3, 0.5)
 """Shares of false negatives in figure 6.1."""

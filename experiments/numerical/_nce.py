@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from crl_jax import losses
 
-from ._panels import COLOURS, panels_of, save, stacked
+from .._panels import COLOURS, panels_of, save, stacked
 
 N_ITEMS = 50
 N_OBSERVED, N_DRAWS = 200, 50

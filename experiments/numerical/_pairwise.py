@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Key
 
 from crl_jax import losses
 
+from .._panels import COLOURS, panels_of, save, stacked
 from ._model import quantile
-from ._panels import COLOURS, panels_of, save, stacked
 
 ALPHA = 0.9
 SIZES = tuple(4**i for i in range(1, 6))

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from crl_jax import augment, data, metrics, models, tasks, train
 
+from .._panels import panels_of, save, write
 from ..reproduce.outcomes import holm, roc_curve
-from ._panels import panels_of, save, write
 
 SHARES = (0.01, 0.1, 0.5)
 """Shares of the even digits that are labelled."""

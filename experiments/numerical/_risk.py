@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Float, Key
 
 from crl_jax import metrics, samplers, stats
 
+from .._panels import panels_of, save, stacked
 from ._model import quantile
-from ._panels import panels_of, save, stacked
 
 N_ITEMS = 500
 """Number of unseen items of each pair of a user and a positive."""

@@ -13,6 +13,7 @@ import crl_jax
 from .. import _rundir as rundir
 from .. import _screen as screen
 from .._command import run
+from .._panels import STYLE
 from ..recommend._config import SCHEMA
 from . import _information as information
 from . import _nce as nce
@@ -22,7 +23,6 @@ from . import _risk as risk
 from . import _shapes as shapes
 from . import _sweeps as sweeps
 from ._options import Config, parse
-from ._panels import STYLE
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 
 from crl_jax import stats, weights
 
+from .._panels import COLOURS, panels_of, save, stacked
 from . import _model as model
 from ._options import Config
-from ._panels import COLOURS, panels_of, save, stacked
 
 _ALPHAS = (0.5, 0.7, 0.9, 1.0)
 _CLASSES: dict[str, dict[str, Any]] = {

@@ -14,10 +14,10 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 from rich.table import Table
 
+from .._panels import Lines, panels_of, save
 from . import _model as model
 from ._model import ESTIMATORS, Setting
 from ._options import RATE_FROM, Config
-from ._panels import Lines, panels_of, save
 
 _POINTS = 21
 """Number of values of a swept parameter."""

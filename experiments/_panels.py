@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .. import _rundir as rundir
-from .._plots import save_figure
+from . import _rundir as rundir
+from ._plots import save_figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00")
 STYLE: dict[Any, Any] = {
