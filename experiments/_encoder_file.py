@@ -13,15 +13,13 @@ import tyro
 from crl_jax import models, tasks, train
 
 from . import _rundir as rundir
-from ._learned import Learned
+from ._learned import BLOCK, Learned
 from ._program import program
 from ._ranges import option_group
 from ._schema import Schema
 from ._screen import output, plain
 
 ENCODER = "encoder.npz"
-_BLOCK = 250
-"""Number of examples per encoding batch."""
 
 C = TypeVar("C")
 E = TypeVar("E", bound="EmbedOptions")
@@ -184,8 +182,8 @@ def encode(
     task = tasks.SimCLR(network, _unchanged if augment is None else augment)
     n = len(jax.tree.leaves(examples)[0])
     blocks = (
-        jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i : i + _BLOCK]), examples)
-        for i in range(0, n, _BLOCK)
+        jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i : i + BLOCK]), examples)
+        for i in range(0, n, BLOCK)
     )
     return np.concatenate([np.asarray(_encode(task, *variables, block)) for block in blocks])
 

@@ -1,5 +1,6 @@
 """Learned models of two-view training: features, embeddings of views, and their quality."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +9,9 @@ import jax.numpy as jnp
 
 from crl_jax import losses, tasks, train, weights
 
-_BLOCK = 250
+BLOCK = 250
 """Number of examples per encoding batch."""
-_ON_DEVICE = 100 * _BLOCK
+ON_DEVICE = 100 * BLOCK
 """Number of examples on the device at a time; a multiple of the block, so that blocks are equal."""
 _ALIGNED = 1000
 """Number of examples whose two views are compared."""
@@ -45,10 +46,9 @@ class Learned:
 
     def features(self, examples: Any) -> jax.Array:
         """Returns the features of unaugmented examples, before the projection head."""
-        if isinstance(examples, jax.Array) or len(examples) <= _ON_DEVICE:
+        if isinstance(examples, jax.Array) or len(examples) <= ON_DEVICE:
             return _represent(self.task, self.params, self.model_state, jnp.asarray(examples))
-        parts = (examples[i : i + _ON_DEVICE] for i in range(0, len(examples), _ON_DEVICE))
-        return jnp.concatenate([self.features(part) for part in parts])
+        return in_parts(self.features, examples)
 
     def two_views(self, examples: Any, seed: int) -> tuple[jax.Array, jax.Array]:
         """Returns unit-norm embeddings of two random views of each example."""
@@ -59,9 +59,17 @@ class Learned:
         return _aligned(*self.two_views(examples[spaced(len(examples), _ALIGNED)], seed))
 
 
+def in_parts(
+    compute: Callable[[Any], jax.Array], examples: Any, size: int = ON_DEVICE
+) -> jax.Array:
+    """Concatenates what a function computes of parts of ``examples``, which are on the host."""
+    parts = (examples[i : i + size] for i in range(0, len(examples), size))
+    return jnp.concatenate([compute(part) for part in parts])
+
+
 def represent(task: tasks.TwoViewTask, params: Any, model_state: Any, examples: Any) -> Any:
     """Returns the features of unaugmented examples, computed in blocks to bound memory."""
-    return task.represent(params, model_state, examples, block_size=_BLOCK)
+    return task.represent(params, model_state, examples, block_size=BLOCK)
 
 
 _represent = train.jit(represent)

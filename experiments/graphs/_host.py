@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from crl_jax import augment, data, models, pytree_dataclass
 
-from .._learned import Learned
+from .._learned import Learned, in_parts
 
 _ON_DEVICE = 10_000
 """Number of graphs on the device at a time, in the evaluation."""
@@ -141,8 +141,11 @@ class GraphLearned(Learned):
         """See :meth:`Learned.features`."""
         if not isinstance(self.task.augment, RowViews):
             return super().features(examples)
-        parts = (examples[i : i + _ON_DEVICE] for i in range(0, len(examples), _ON_DEVICE))
-        return jnp.concatenate([self._on_device(p).features(np.arange(len(p))) for p in parts])
+
+        def compute(places: np.ndarray) -> jax.Array:
+            return self._on_device(places).features(np.arange(len(places)))
+
+        return in_parts(compute, examples, _ON_DEVICE)
 
     def two_views(self, examples: np.ndarray, seed: int) -> tuple[jax.Array, jax.Array]:
         """See :meth:`Learned.two_views`."""

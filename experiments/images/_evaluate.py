@@ -9,14 +9,10 @@ import numpy as np
 
 from crl_jax import data, metrics, tasks, train
 
-from .._learned import Learned, neighbours
+from .._learned import BLOCK, Learned, in_parts, neighbours
 from .._study import Evaluation
 from ._config import ProtocolOptions
 
-_BLOCK = 250
-"""Number of images per encoding block."""
-_ON_DEVICE = 100 * _BLOCK
-"""Number of test images on the device at a time; a multiple of the block."""
 _FEW_CLASSES = 10
 """Number of classes above which the top-5 accuracy is also computed."""
 
@@ -108,6 +104,5 @@ def _published(
         train.TrainConfig(size), epochs=options.probe_epochs, seeds=seed,
         eval_every=options.probe_epochs,
     )  # fmt: skip
-    parts = (test.images[i : i + _ON_DEVICE] for i in range(0, len(test), _ON_DEVICE))
-    logits = partial(classifier.logits, fitted.run(), {}, block_size=_BLOCK)
-    return jnp.concatenate([logits(jnp.asarray(part)) for part in parts])
+    logits = partial(classifier.logits, fitted.run(), {}, block_size=BLOCK)
+    return in_parts(lambda part: logits(jnp.asarray(part)), test.images)

@@ -11,7 +11,7 @@ import numpy as np
 from crl_jax import data, losses, metrics, train
 
 from .._bert import Encoder
-from .._learned import Learned
+from .._learned import BLOCK, ON_DEVICE, Learned
 from .._study import Evaluation
 from .._truth import evaluate_scores
 from ..view_losses import PairLoss
@@ -24,13 +24,6 @@ _PAIRS = 1000
 """Maximum number of pairs for alignment and uniformity."""
 _WEIGHED = 256
 """Maximum number of pairs for the evaluation of negative weights."""
-
-BLOCK = 250
-"""Number of images or texts per embedding block."""
-
-
-_ON_DEVICE = 100 * BLOCK
-"""Number of images on the device at a time; a multiple of the block."""
 
 
 def embed(task: Any, params: Any, model_state: Any, images: Any, tokens: Any) -> Any:
@@ -80,11 +73,11 @@ class Found:
 def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:
     embed = partial(_embed, learned.task, learned.params, learned.model_state)
     tokens = jax.tree.map(jnp.asarray, tokens)
-    of_images, of_texts = embed(jnp.asarray(images[:_ON_DEVICE]), tokens)
+    of_images, of_texts = embed(jnp.asarray(images[:ON_DEVICE]), tokens)
     one = jax.tree.map(lambda leaf: leaf[:1], tokens)
     rest = [
-        embed(jnp.asarray(images[i : i + _ON_DEVICE]), one)[0]
-        for i in range(_ON_DEVICE, len(images), _ON_DEVICE)
+        embed(jnp.asarray(images[i : i + ON_DEVICE]), one)[0]
+        for i in range(ON_DEVICE, len(images), ON_DEVICE)
     ]
     return jnp.concatenate([of_images, *rest]), of_texts
 

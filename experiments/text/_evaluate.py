@@ -11,7 +11,7 @@ import numpy as np
 from crl_jax import losses, metrics, models, tasks, train
 
 from .._knn import BANK, Voters, train_knn, valid_knn
-from .._learned import Learned, neighbours, spaced
+from .._learned import BLOCK, Learned, neighbours, spaced
 from .._study import Evaluation
 from .._truth import Truth, evaluate_scores, hyperparams_of, some_of
 from ..view_losses import LossEntry
@@ -20,8 +20,6 @@ from ._problem import Pairs, Part, Problem
 
 _BANK = 1000
 """Maximum number of kNN voters in reports."""
-_BLOCK = 250
-"""Number of texts per block of classification."""
 
 
 def measure_features(config: Config, problem: Problem, phase: str) -> Any:
@@ -57,7 +55,7 @@ def measure_accuracy(problem: Problem) -> Any:
 
 
 def _accuracy(places: Any, labels: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
-    right = task.classify(params, model_state, places, block_size=_BLOCK) == labels
+    right = task.classify(params, model_state, places, block_size=BLOCK) == labels
     return {"valid_accuracy": jnp.mean(right.astype(jnp.float32))}
 
 
@@ -75,7 +73,7 @@ def measure_dropout(task: Any, params: Any, model_state: Any, places: Any) -> tu
       texts that fill whole blocks; and the uniformity of the normalized features without dropout.
     """
     network_variables, rest = task.network_variables(params, model_state)
-    size = min(_BLOCK, len(places))
+    size = min(BLOCK, len(places))
     blocks = places[: len(places) // size * size].reshape(-1, size, *places.shape[1:])
 
     def aligned(rest: Any, some: Any) -> tuple[Any, Any]:
@@ -85,7 +83,7 @@ def measure_dropout(task: Any, params: Any, model_state: Any, places: Any) -> tu
         return rest, losses.alignment(*jnp.split(losses.normalize(z), 2))
 
     _, distances = jax.lax.scan(aligned, rest, blocks)
-    plain = losses.normalize(task.represent(params, model_state, places, block_size=_BLOCK))
+    plain = losses.normalize(task.represent(params, model_state, places, block_size=BLOCK))
     return jnp.mean(distances), losses.uniformity(plain)
 
 
@@ -97,7 +95,7 @@ def _measure_dropout(places: Any, task: Any, params: Any, model_state: Any) -> d
 @train.jit
 def classify(task: tasks.Classification, params: Any, model_state: Any, places: Any) -> Any:
     """Returns the predicted classes of texts, as in :class:`Part`."""
-    return task.classify(params, model_state, places, block_size=_BLOCK)
+    return task.classify(params, model_state, places, block_size=BLOCK)
 
 
 @dataclass(frozen=True)
