@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from crl_jax import data, models
+from crl_jax import models
 
 from .. import _bert
 from .. import _encoder_file as file
@@ -16,7 +16,7 @@ from .._bert import open_texts, read_lines, save_text_encoder
 from .._ranges import option_group
 from ._config import _DATA, SCHEMA, Config, DataOptions
 from ._evaluate import TextLearned
-from ._problem import column_of
+from ._problem import load_split
 
 _DESCRIPTION = """Features of texts by the encoder of a run: as fine-tuning left it, or pre-training
 where there was no fine-tuning.
@@ -89,10 +89,7 @@ def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]
     source = encoder.config.source
     if options.data is not None:
         source = DataOptions(options.data, options.text_col, options.label_col)
-    split = data.load_texts(
-        source.data, text_col=column_of(source.text_col), label_col=column_of(source.label_col),
-        test=source.test_fraction, seed=source.split_seed, encoding=source.encoding,
-    )  # fmt: skip
+    split = load_split(source)
     features = encoder.features([text for _, part in split.parts() for text in part.texts])
     return "texts", {"features": features, **file.arrays_of(split)}
 

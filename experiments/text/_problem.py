@@ -117,6 +117,18 @@ class Problem:
         return self.learn if phase == "search" else self.train
 
 
+def load_split(options: DataOptions) -> data.TextSplit:
+    """Reads the texts that the flags select, and splits off a test part if there is none.
+
+    Raises:
+      DataError: If the texts cannot be read.
+    """
+    return data.load_texts(
+        options.data, text_col=_column(options.text_col), label_col=_column(options.label_col),
+        test=options.test_fraction, seed=options.split_seed, encoding=options.encoding,
+    )  # fmt: skip
+
+
 def load_problem(
     options: DataOptions, encoding: BertOptions, on_stage: OnStage, on_host: bool = False
 ) -> Problem:
@@ -130,10 +142,7 @@ def load_problem(
       ImportError: If the package tokenizers is missing.
     """
     on_stage("reading the texts")
-    split = data.load_texts(
-        options.data, text_col=column_of(options.text_col), label_col=column_of(options.label_col),
-        test=options.test_fraction, seed=options.split_seed, encoding=options.encoding,
-    )  # fmt: skip
+    split = load_split(options)
     if split.valid is not None and options.valid_fraction is not None:
         raise ValueError(
             f"--valid-fraction: --data {options.data} has a part for validation, which decides."
@@ -207,5 +216,5 @@ def _places(lists: Sequence[Sequence[str]]) -> list[np.ndarray]:
     return [np.arange(end - len(texts), end, dtype=np.int32) for end, texts in zip(ends, lists)]
 
 
-def column_of(given: str | None) -> str | int | None:
+def _column(given: str | None) -> str | int | None:
     return int(given) if given is not None and given.isdecimal() else given
