@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,13 @@ from crl_jax import baselines, data, metrics, models, serving
 
 from .._program import flag
 from .._registry import filled
-from .._study import Member, OnEntry, OnStage, SearchResult, grid_points, no_search, select_point
+from .._study import OnEntry, OnStage, SearchResult, grid_points, no_search, select_point
 from ._base import RecommenderStudy
-from ._baselines import cheap
-from ._blending import blended
-from ._config import SCHEMA, TRAINING, Config, EncoderOptions, anchor
+from ._config import SCHEMA, TRAINING, Config, anchor
 from ._problem import Problem
 from ._ranking import VALIDATION_K
 from ._saved import RECOMMENDER, Model, save_model
-from .fitted import BEST, COMPETITORS, MODELS, PREFIX, SWEEPS, settle_model
-from .start import may_add_models
-
-_MAX_ROWS = 30_000
-"""Number of users and items up to which iALS takes less than a minute per point."""
-_MAX_ROWS_OF_FIRST_RUN = 10_000
-"""Number of users and items up to which iALS takes a few seconds in all."""
-_MAX_WIDTH = 2048
-"""Greatest dimension of the vectors of EASE in a blend."""
+from .fitted import MODELS, PREFIX, settle_model
 
 
 class Fit(RecommenderStudy):
@@ -203,101 +193,10 @@ def fitted_tables(
 ) -> models.Tables:
     """Returns the vectors of a model that is fitted to the data of a phase."""
     part = problem.joined(problem.learned(phase, config.protocol.final_training))
-    return _tables(fit_point(config, part, point, seed))
+    return vectors_of(fit_point(config, part, point, seed))
 
 
-def _tables(fitted: baselines.FittedBaseline) -> models.Tables:
+def vectors_of(fitted: baselines.FittedBaseline) -> models.Tables:
+    """Returns the vectors of a fitted model, whose inner products are its scores."""
     users, items = fitted.vectors()
     return models.Tables(jnp.asarray(users), jnp.asarray(items))
-
-
-def select(
-    tuned: SearchResult, config: Config, problem: Problem, on_entry: OnEntry, on_stage: OnStage
-) -> SearchResult:
-    """Fits models alongside a search of trainings, and selects among all, and blends of them.
-
-    A fitted model is selected if its validation score exceeds those of all trained models and of
-    the blend.
-
-    Args:
-      tuned: The search.
-      config: The configuration of the trainings.
-      problem: The data.
-      on_entry: See :data:`experiments._study.OnEntry`.
-      on_stage: See :data:`experiments._study.OnStage`.
-    """
-    alone, in_blends = _alone(config, problem), _in_blends(config, problem)
-    with_vectors = {name: name in in_blends for name in SWEEPS if name in (*alone, *in_blends)}
-    searched, fitted = _fitted_alongside(tuned, with_vectors, config, problem, on_entry, on_stage)
-    if tuned.blend:
-        if _trains_one(config):
-            searched = replace(searched, blend=tuned.blend[:1])
-        candidates = [fitted[name] for name in in_blends]
-        searched = blended(searched, candidates, config, problem, on_stage)
-    scores = searched.choice.scores
-    best = max((fitted[name] for name in alone), key=lambda m: scores[m.point], default=None)
-    least = np.nanmax([*tuned.choice.scores, searched.blend_score])
-    if best is None or not scores[best.point] > least:
-        return searched
-    choice = replace(searched.choice, point=best.point, epochs=0, score=float(scores[best.point]))
-    return replace(searched, choice=choice, config=best.config, blend=(), blend_score=np.nan)
-
-
-def _alone(config: Config, problem: Problem) -> list[str]:
-    """Returns the models that may be selected instead of a training."""
-    if config.encoding.model != BEST:
-        return []
-    feasible = {type(each) for each in cheap(problem.train).values()}
-    return [name for name in COMPETITORS if MODELS[name].source in feasible]
-
-
-def _trains_one(config: Config) -> bool:
-    """Whether a blend has one trained model, so that a short run has no second final training."""
-    is_first_run = config.encoding.model == BEST or "encoder" in config.protocol.keep
-    return is_first_run and not config.protocol.tune
-
-
-def _in_blends(config: Config, problem: Problem) -> list[str]:
-    """Returns the models that may be in a blend with trained ones."""
-    protocol, part = config.protocol, problem.train
-    is_search_or_first_run = protocol.tune or _trains_one(config)
-    if protocol.blend == 1 or not is_search_or_first_run or not may_add_models(config):
-        return []
-    found = ["ease"] if min(part.n_users, part.n_items) <= _MAX_WIDTH else []
-    most = _MAX_ROWS if protocol.tune else _MAX_ROWS_OF_FIRST_RUN
-    return [*found, "ials"] if problem.n_rows <= most else found
-
-
-def _fitted_alongside(
-    tuned: SearchResult, with_vectors: Mapping[str, bool], config: Config, problem: Problem,
-    on_entry: OnEntry, on_stage: OnStage,
-) -> tuple[SearchResult, dict[str, Member]]:  # fmt: skip
-    """Returns a search with the points of fitted models, and the best of each model by its name.
-
-    ``with_vectors`` has the names of the models, and whether their vectors are needed.
-    """
-    if not with_vectors:
-        return tuned, {}
-    began, points, members = time.perf_counter(), [*tuned.points], {}
-    scores, epochs = tuned.choice.scores, tuned.choice.best_epochs
-    for name, has_vectors in with_vectors.items():
-        protocol = replace(
-            config.protocol, sweep=SWEEPS[name], search_seeds=1, tune=None, search="grid", blend=1
-        )
-        own = replace(
-            Config(), source=config.source, encoding=EncoderOptions(model=name), protocol=protocol,
-            output=config.output,
-        )  # fmt: skip
-        study = Fit()
-        own = study.complete(own, problem)
-        found = study.search(own, problem, Path(), on_entry, on_stage)
-        assert study.best is not None
-        tables = _tables(study.best) if has_vectors else None
-        members[name] = Member(own, len(points) + found.choice.point, 0, tables)
-        points += [{"model": name, **point} for point in found.points]
-        scores = np.concatenate([scores, found.choice.scores])
-        epochs = np.concatenate([epochs, found.choice.best_epochs])
-    choice = replace(tuned.choice, scores=scores, best_epochs=epochs)
-    seconds = time.perf_counter() - began
-    said = f"{tuned.said}; fitted {', '.join(with_vectors)} in {seconds:.0f} s"
-    return replace(tuned, points=points, choice=choice, said=said), members

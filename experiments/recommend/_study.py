@@ -22,12 +22,13 @@ from .._processes import gathered
 from .._program import flag
 from .._registry import filled
 from .._study import Member, OnEntry, OnStage, SearchResult, grid_points, no_finite_score, no_search
+from ._alongside import select
 from ._base import RecommenderStudy
 from ._baselines import TRAINING_ADVICE
 from ._blending import check_blend
 from ._config import SCHEMA, Config, anchor
 from ._features import feature_models, tables_of
-from ._fit import Fit, fitted_tables, select
+from ._fit import Fit, fitted_tables
 from ._problem import Problem, named, source_name
 from ._ranking import (
     fit_defaults,

@@ -410,7 +410,7 @@ def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, trained, capsys):
 @pytest.mark.usefixtures("all_candidates")
 @pytest.mark.parametrize("flags", [("--model", "best"), ("--encoder", "lightgcn")], ids=" ".join)
 def test_the_first_run_adds_fitted_models(ratings, tmp_path, monkeypatch, flags):
-    monkeypatch.setattr("experiments.recommend._fit._alone", lambda *_: [])
+    monkeypatch.setattr("experiments.recommend._alongside._alone", lambda *_: [])
     out = tmp_path / "run"
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--blend", "3", *flags]
     assert main([*flags, "--out", str(out)]) == 0
