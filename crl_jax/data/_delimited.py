@@ -168,6 +168,8 @@ def _reading(path: Path) -> Iterator[None]:
     """Raises :class:`DataError` for a damaged compressed file."""
     try:
         yield
+    except RuntimeError as error:  # an encrypted zip, or an unsupported compression method
+        raise DataError(f"{path}: expected a zip archive that opens, got {error}.") from None
     except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile) as error:
         kind = _COMPRESSED.get(path.suffix.lower(), (b"", "compressed"))[1]
         raise DataError(f"{path}: expected a complete {kind} file, got {error}.") from None

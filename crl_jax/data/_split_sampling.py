@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int32, Shaped
+from jaxtyping import Bool, Int, Int32, Shaped
 from numpy.typing import ArrayLike
 
 from ._errors import DataError
@@ -84,6 +84,11 @@ def as_index(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
             f"got shape {index.shape} of {index.dtype}."
         )
     return index if index.size else index.astype(np.intp)
+
+
+def selected_rows(index: ArrayLike | slice, n: int) -> Int[np.ndarray, " k"]:
+    """Returns the rows of ``n`` that integers, a mask or a slice select."""
+    return np.arange(n)[index if isinstance(index, slice) else as_index(index)]
 
 
 def as_read_only(name: str, array: Any, dtype: Any, ndim: int) -> np.ndarray:

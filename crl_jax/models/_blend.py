@@ -49,14 +49,14 @@ def blend(members: Sequence[Tables], weights: Sequence[float] | None = None) -> 
     2.0
     """
     if not members:
-        raise ValueError("members must hold at least one model, got none.")
+        raise ValueError("`members` must hold at least one model, got none.")
     sizes = [(len(each.users), len(each.items)) for each in members]
     if len(set(sizes)) > 1:
-        raise ValueError(f"members must have equal numbers of users and of items, got {sizes}.")
+        raise ValueError(f"`members` must have equal numbers of users and of items, got {sizes}.")
     factors = np.ones(len(members)) if weights is None else np.asarray(weights, np.float64)
     if factors.shape != (len(members),) or not np.isfinite(factors).all() or (factors < 0).any():
         raise ValueError(
-            f"weights must be {len(members)} finite numbers of at least 0, one per member, got "
+            f"`weights` must be {len(members)} finite numbers of at least 0, one per member, got "
             f"{weights}."
         )
     users, items = zip(*map(_standardized, members), strict=True)

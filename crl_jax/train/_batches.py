@@ -13,6 +13,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key
 
+from .._checks import check_count
 from .._mesh import DATA
 from .._permutation import permute
 from .._pytree import pytree_dataclass
@@ -98,11 +99,11 @@ class HostBatches:
             :class:`crl_jax.data.DiskArray`, or any object with a ``shape`` whose ``leaf[rows]``,
             for integers ``[batch]``, returns the examples of a batch as arrays in any containers.
           batch_size: Global number of examples per step, ``TrainConfig.batch_size``.
-          seed: Seed of the orders.
+          seed: Seed of the orders, >= 0.
 
         Raises:
-          ValueError: If ``batch_size`` is not a positive multiple of the number of processes, there
-            is no example, or leaves differ in their number.
+          ValueError: If ``seed`` is negative, ``batch_size`` is not a positive multiple of the
+            number of processes, there is no example, or leaves differ in their number.
 
         >>> batches = HostBatches.from_arrays({"x": np.arange(10)}, 4)
         >>> [len(batch["x"]) for batch in batches.epoch_of(0)]
@@ -114,6 +115,7 @@ class HostBatches:
                 f"`batch_size` must be a multiple of {processes}, the number of processes, got "
                 f"{batch_size}."
             )
+        check_count("seed", seed, 0)
         n, size = _check_lengths("data", data), batch_size // processes
 
         def gather(rows: np.ndarray) -> Any:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ._fingerprint import check_fingerprint
 from ._sharding import Sharding
@@ -97,11 +98,11 @@ class EarlyStopping(Hook):
     Attributes:
       metric: Name of the score in the report, higher is better. None keeps the last parameters
         and never stops a run. Static.
-      patience: Number of epochs without improvement after which a run stops.
+      patience: Number of epochs without improvement after which a run stops, >= 1.
     """
 
     metric: str | None = field(default=None, metadata=STATIC)
-    patience: Any = 2**30
+    patience: Annotated[Any, Range(1)] = 2**30
 
     def init(self, task: Task, state: State) -> BestState:
         """Returns the initial parameters without a score."""

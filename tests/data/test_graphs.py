@@ -220,6 +220,8 @@ def test_fields_that_do_not_belong(name, change, message):
 def test_some_of_them_are_as_they_were(places):
     whole = data.simulate_graphs(n=12, seed=1)
     some = whole.take(places)
+    as_slice = whole.take(slice(2, None, 3))
+    np.testing.assert_array_equal(as_slice.edges, whole.take(range(2, 12, 3)).edges)
     assert len(some) == len(places)
     assert not some.edges.flags.writeable
     for own, place in enumerate(places):
@@ -279,3 +281,5 @@ def test_many_distinct_tags_are_refused(monkeypatch):
     with raises(DataError, match=r"one-hot .* 0 MiB, got 1000 values for 1000 nodes"):
         data.as_graphs(edges, tags, [0])
     assert data.as_graphs(edges, tags, [0], node_features="degrees").features.shape == (1000, 2)
+    with raises(ValueError, match="`node_features` must be one of .* got 'none'"):
+        data.as_graphs(edges, tags, [0], node_features="none")

@@ -38,6 +38,14 @@ def joined(delimiter, rows=ROWS, end="\n"):
     return "".join(delimiter.join(row) + end for row in rows)
 
 
+def with_header(archive, offset, value):
+    """A zip archive of one file with another byte at an offset of both of its headers."""
+    changed = bytearray(archive)
+    for signature, shift in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 2)):
+        changed[changed.index(signature) + offset + shift] = value
+    return bytes(changed)
+
+
 def gzipped(content):
     return gzip.compress(content.encode() if isinstance(content, str) else content, mtime=0)
 
@@ -178,6 +186,8 @@ BAD = [  # file name, content, error, and options of `read`
     ("a.csv.bz2", bz2.compress(TABLE.encode())[:40], "expected a complete"),
     ("a.csv.xz", lzma.compress(TABLE.encode())[:40], "expected a complete"),
     ("x.csv", zipped({"a": TABLE, "b": TABLE}), r"a zip archive of one file, got \['a', 'b'\]"),
+    ("x.csv", with_header(zipped({"a": TABLE}), 6, 1), "a zip archive that opens, .* encrypted"),
+    ("x.csv", with_header(zipped({"a": TABLE}), 8, 9), "a zip archive that opens, .* compression"),
     ("x.csv", b"\x28\xb5\x2f\xfd" + b"x" * 20, "compressed by zstd; unpack it"),
     ("x.csv", zipped({"data.npy": "x"}), "pass them in memory, a sparse matrix"),
     ("x.dat", "1::2::3::4\n1:2:3:4\n", r"x.dat:2: expected 4 fields separated by '::', got 1"),

@@ -66,13 +66,13 @@ def test_a_user_with_equal_scores_is_left_to_the_other_members(what):
 def test_invalid_members_and_weights_are_refused():
     one = made(0, 3)
     fewer = Tables(one.users[1:], one.items)
-    with raises(ValueError, match="members must hold at least one model, got none"):
+    with raises(ValueError, match="`members` must hold at least one model, got none"):
         blend([])
     with raises(
         ValueError, match=r"equal numbers of users and of items, got \[\(9, 40\), \(8, 40\)\]"
     ):
         blend([one, fewer])
     for weights in ([1.0], [1.0, -1.0], [1.0, np.nan]):
-        with raises(ValueError, match="weights must be 2 finite numbers of at least 0") as caught:
+        with raises(ValueError, match="`weights` must be 2 finite numbers of at least 0") as caught:
             blend([one, one], weights)
         assert str(caught.value).endswith(f"got {weights}.")

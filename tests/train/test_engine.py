@@ -144,6 +144,10 @@ def test_arrays_on_the_host_are_visited_once_per_epoch():
     assert not np.array_equal(orders[0], orders[1])
     with raises(ValueError, match="`batch_size` must be a multiple of 1, .* got 0"):
         HostBatches.from_arrays(data, 0)
+    with raises(ValueError, match="`seed` must be at least 0, got -1"):
+        HostBatches.from_arrays(data, 8, seed=-1)
+    with raises(ValueError, match=r"`patience` must lie in \[1, inf\], got 0"):
+        train.EarlyStopping("x", 0)
 
 
 @pytest.mark.parametrize("sizes", [(9,), (8, 0), ()])

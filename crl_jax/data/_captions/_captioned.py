@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ..._checks import check_range, check_shape
 from .._errors import DataError
 from .._images._images import Pixels, as_pixels, rows_of
-from .._split_sampling import Split, as_index, check_indices, freeze_arrays
+from .._split_sampling import Split, check_indices, freeze_arrays, selected_rows
 
 _VALID_FRACTION, _TEST_FRACTION = 0.1, 0.2
 
@@ -79,7 +79,7 @@ class CaptionedImages:
 
     def take(self, index: ArrayLike | slice) -> "CaptionedImages":
         """Selects distinct images with their captions, as :meth:`Images.take` does."""
-        index = np.arange(len(self))[index if isinstance(index, slice) else as_index(index)]
+        index = selected_rows(index, len(self))
         new_index = np.full(len(self), -1, np.int32)
         new_index[index] = np.arange(len(index))
         if np.count_nonzero(new_index >= 0) != len(index):

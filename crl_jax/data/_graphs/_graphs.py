@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..._checks import check_choice, check_shape
 from .._errors import DataError, warn_if
-from .._split_sampling import as_index, check_labels, freeze_arrays
+from .._split_sampling import check_labels, freeze_arrays, selected_rows
 
 NodeFeatures = Literal["auto", "tags", "degrees", "constant", "attributes"]
 """Node features, see :func:`load_graphs`."""
@@ -104,9 +104,9 @@ class Graphs:
             f"{self.features.shape[1]} features, {len(self.classes)} classes)"
         )
 
-    def take(self, index: ArrayLike) -> "Graphs":
-        """Selects graphs by integers ``[k]`` or a mask ``[n]``, as :meth:`Images.take` does."""
-        index = np.arange(len(self))[as_index(index)]
+    def take(self, index: ArrayLike | slice) -> "Graphs":
+        """Selects graphs in the order of ``index``, as :meth:`Images.take` does."""
+        index = selected_rows(index, len(self))
         nodes, node_offsets = _gather_ranges(self.node_offsets, index)
         edges, edge_offsets = _gather_ranges(self.edge_offsets, index)
         return Graphs(
@@ -206,7 +206,7 @@ def as_graphs(
     >>> as_graphs([[[0, 1], [1, 2]], [[0], [1]]], [[6, 6, 8], [6, 7]], [0, 1])
     Graphs(2 of 3 nodes and 2 edges at most, 3 features, 2 classes)
     """
-    check_choice("features", node_features, get_args(NodeFeatures))
+    check_choice("node_features", node_features, get_args(NodeFeatures))
     classes = np.asarray(labels)
     if classes.ndim != 1 or classes.dtype.kind not in "iub" or not len(classes):
         raise ValueError(f"`labels` must be integers [n] with n >= 1, got {labels!r:.100}.")

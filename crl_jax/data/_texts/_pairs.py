@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ..._checks import check_shape
 from .._archive import Encoding
 from .._errors import DataError
-from .._split_sampling import as_index
+from .._split_sampling import selected_rows
 from ._table import Column, read_table
 
 _NAMES = (
@@ -64,7 +64,7 @@ class TextPairs:
 
     def take(self, index: ArrayLike | slice) -> "TextPairs":
         """Selects pairs by integers ``[k]``, a mask ``[n]``, or a slice."""
-        index = np.arange(len(self))[index if isinstance(index, slice) else as_index(index)]
+        index = selected_rows(index, len(self))
         first, second, groups = (
             None if texts is None else tuple(texts[i] for i in index)
             for texts in (self.first, self.second, self.groups)

@@ -10,7 +10,13 @@ from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
 from .._errors import DataError
-from .._split_sampling import Split, as_index, check_labels, check_same_classes, sample_test_mask
+from .._split_sampling import (
+    Split,
+    check_labels,
+    check_same_classes,
+    sample_test_mask,
+    selected_rows,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +67,7 @@ class Texts:
 
     def take(self, index: ArrayLike | slice) -> "Texts":
         """Selects texts in the order of ``index``, as :meth:`Images.take` does."""
-        index = np.arange(len(self))[index if isinstance(index, slice) else as_index(index)]
+        index = selected_rows(index, len(self))
         return Texts(tuple(self.texts[i] for i in index), self.labels[index], self.classes)
 
     def without_labels(self) -> "Texts":
