@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             _run(config, folder, screen.output())
             # Written last: its presence marks a complete run; without it the command can restart.
             versions = {"crl_jax": crl_jax.__version__, "jax": jax.__version__}
-            flags = dataclasses.asdict(config)
+            flags = {**dataclasses.asdict(config), "out": folder}
             flags = {k: str(v) if isinstance(v, Path) else v for k, v in flags.items()}
             rundir.write_json(folder / rundir.CONFIG, {**flags, "environment": versions})
 

@@ -90,7 +90,7 @@ def image_sets(options: Options, names: Collection[str]) -> list[str]:
             f"{options.data} has none of the folders {', '.join(names)}; --datasets downloads the "
             "named ones."
         )
-    return list(options.datasets or there)
+    return list(dict.fromkeys(options.datasets or there))
 
 
 def image_source(options: Options, name: str) -> str:

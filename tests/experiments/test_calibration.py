@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -119,19 +120,22 @@ def test_data_of_the_user_are_needed_for_two_truths():
     assert Scores._fields[0] == "neg"
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     flags = ["--truths", "planted-0.9", "planted-priors", "--anchors", "20", "--n-neg", "50"]
-    assert main([*flags, "--seeds", "2", "--out", str(tmp_path / "run")]) == 0
-    with (tmp_path / "run" / "posteriors.csv").open() as file:
+    assert main([*flags, "--seeds", "2"]) == 0
+    (out,) = Path("runs").iterdir()
+    with (out / "posteriors.csv").open() as file:
         rows = [*csv.DictReader(file)]
     assert {row["truth"] for row in rows} == {"planted-0.9", "planted-priors"}
     assert all(0 <= float(row["ece"]) <= 1 and row["seeds"] == "2" for row in rows)
     own = {row["method"] for row in rows if row["truth"] == "planted-0.9"}
     assert own == METHODS.keys() - {"bns_items"}
-    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+    assert {path.name for path in out.iterdir()} >= {
         "calibration.csv", "calibration.png", "config.json", "tau_plus.csv",
     }  # fmt: skip
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["seeds"] == 2
+    config = json.loads((out / "config.json").read_text())
+    assert (config["seeds"], config["out"]) == (2, str(out))
     assert "calibration error" in capsys.readouterr().out
     assert main(["--truths", "planted", "--out", str(tmp_path / "other")]) == 2
     assert "planted-0.9" in capsys.readouterr().err
