@@ -206,12 +206,18 @@ def _count_by_merging(
     return counts[:, n:] if right else counts[:, :k]
 
 
-def ranks_by_sorting(scores: Float[Array, "rows n"]) -> Int[Array, "rows n"]:
+def ranks_by_sorting(
+    scores: Float[Array, "rows n"], *, by_blocks: bool = False
+) -> Int[Array, "rows n"]:
     """Number of scores in the row that are at most each score; 0 for a NaN, which never counts.
 
     Two sorts and a scan, without gather and scatter. Sorts of integers and of a single array are
     cheaper: for 64 rows of 4,096 on a TPU v5e, the compiler schedules 110,000 cycles for floats and
     their positions, 93,000 for integers and positions, and 54,000 for integers alone.
+
+    Args:
+      scores: Scores.
+      by_blocks: Whether to scan blocks of 128, if rows consist of such.
     """
     n, position = scores.shape[1], _positions(scores)
     ordered, order = lax.sort((_integer_keys(scores), position), num_keys=1, is_stable=False)
@@ -219,13 +225,45 @@ def ranks_by_sorting(scores: Float[Array, "rows n"]) -> Int[Array, "rows n"]:
     # lane; on a TPU, a slice and a concatenation cost more.
     following = lax.pad(ordered, jnp.zeros((), ordered.dtype), [(0, 0, 0), (-1, 1, 0)])
     last = jnp.where(ordered != following, position + 1, jnp.asarray(n, jnp.int32))
-    rank = lax.cummin(last, axis=1, reverse=True)
-    if is_static(n) and n <= 2**16:
-        both = ((order - 2**15) << 16) | (rank - 1)
-        rank = (lax.sort(both, is_stable=False) & 0xFFFF) + 1
+    if is_static(n) and n <= 2**16:  # an integer holds a position and a rank
+        if by_blocks and n % 2**_BITS == 0:
+            packed = _pack_in_blocks(order, last)
+        else:
+            packed = _pack(order, _least_of_following(last))
+        rank = (lax.sort(packed, is_stable=False) & 0xFFFF) + 1
     else:
-        rank = _sort_back(order, rank)
+        rank = _sort_back(order, _least_of_following(last))
     return jnp.where(jnp.isnan(scores), 0, rank)
+
+
+def _least_of_following(values: Int[Array, "... n"]) -> Int[Array, "... n"]:
+    """Least of each value and those after it."""
+    return lax.cummin(values, axis=values.ndim - 1, reverse=True)
+
+
+def _pack(order: Int[Array, "..."], rank: Int[Array, "..."]) -> Int[Array, "..."]:
+    """Integers in the order of positions below 65,536, with the ranks in the lower half."""
+    return ((order - 2**15) << 16) | (rank - 1)
+
+
+def _pack_in_blocks(
+    order: Int[Array, "rows n"], last: Int[Array, "rows n"]
+) -> Int[Array, "rows n"]:
+    """:func:`_pack` of the least of following values.
+
+    A TPU scans blocks of 128 anyway. Written in blocks, with barriers against reshapes in between,
+    the last step of the scan and the packing are one pass: of BCL with 4,096 negatives, the
+    compiler for v5e states 20.8 instead of 27.3 Mcycles, and schedules as many.
+    """
+    (rows, n), size = last.shape, 2**_BITS
+    blocks = rows, n // size, size
+    within = _least_of_following(last.reshape(blocks))
+    following = lax.pad(
+        _least_of_following(within[:, :, 0]), jnp.asarray(n, last.dtype), [(0, 0, 0), (-1, 1, 0)]
+    )
+    rank = jnp.minimum(within, following[:, :, None])
+    order = lax.optimization_barrier(order.reshape(blocks))
+    return lax.optimization_barrier(_pack(order, rank)).reshape(rows, n)
 
 
 def _integer_keys(scores: Float[Array, "rows n"]) -> Int[Array, "rows n"]:

@@ -118,28 +118,38 @@ def test_thresholds_in_half_precision_and_under_vmap():
     np.testing.assert_array_equal(got, want)
 
 
+sorted_by = pytest.mark.parametrize(
+    "by_sorting", [ranks_by_sorting, partial(ranks_by_sorting, by_blocks=True)], ids=["", "blocks"]
+)
+
+
+@sorted_by
+@pytest.mark.parametrize("n", [51, 128, 384])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_ranks_by_sorting(dtype):
-    scores = np.concatenate([drawn((6, 50)), np.full((6, 1), np.nan)], axis=1)
+def test_ranks_by_sorting(by_sorting, dtype, n):
+    scores = np.concatenate([drawn((6, n - 1)), np.full((6, 1), np.nan)], axis=1)
+    scores[4] = 1.0
     scores[5] = np.nan
     want = np.where(np.isnan(scores), 0, counted(scores, scores, "right"))
-    got = jax.jit(ranks_by_sorting)(jnp.asarray(scores, dtype))
+    got = jax.jit(by_sorting)(jnp.asarray(scores, dtype))
     np.testing.assert_array_equal(got, want)  # 3e38 is finite in bfloat16, too
 
 
+@sorted_by
 @pytest.mark.parametrize("n", [2**16, 2**16 + 1])  # positions of 16 bits, and longer ones
-def test_ranks_by_sorting_of_long_rows(n):
+def test_ranks_by_sorting_of_long_rows(by_sorting, n):
     scores = np.random.default_rng(n).normal(size=(2, n)).round(3).astype(np.float32)
     want = [np.searchsorted(np.sort(row), row, side="right") for row in scores]
-    np.testing.assert_array_equal(jax.jit(ranks_by_sorting)(jnp.asarray(scores)), want)
+    np.testing.assert_array_equal(jax.jit(by_sorting)(jnp.asarray(scores)), want)
 
 
-def test_sorts_of_values_that_vary_over_a_mesh():
+@sorted_by
+def test_sorts_of_values_that_vary_over_a_mesh(by_sorting):
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    scores, thresholds = drawn((4, 40)), np.array([[0, 1], [-1, 5], [0.5, -5], [9, 0]], np.float32)
+    scores, thresholds = drawn((4, 256)), np.array([[0, 1], [-1, 5], [0.5, -5], [9, 0]], np.float32)
 
     def both(scores, thresholds):
-        return ranks_by_sorting(scores), _search._count_by_merging(scores, thresholds, side="left")
+        return by_sorting(scores), _search._count_by_merging(scores, thresholds, side="left")
 
     ranks, counts = jax.shard_map(both, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(
         jnp.asarray(scores), jnp.asarray(thresholds)

@@ -253,7 +253,7 @@ def _ranks_of_rows(scores: Float[Array, "rows n"]) -> Int[Array, "rows n"]:
     else:
         on_cpu = bitonic_ranks if is_static(rows, n) and not few else _ranks_by_search
     short = is_static(n) and n <= _LARGEST_ALL_PAIRS_ON_TPU
-    on_tpu = _ranks_by_fused_pairs if short else ranks_by_sorting
+    on_tpu = _ranks_by_fused_pairs if short else partial(ranks_by_sorting, by_blocks=True)
     return jax.lax.platform_dependent(scores, cpu=on_cpu, tpu=on_tpu, default=ranks_by_sorting)
 
 
