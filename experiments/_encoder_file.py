@@ -59,7 +59,7 @@ def embed_command(
             config=(tyro.conf.FlagConversionOff,),
         )  # fmt: skip
         options.check()
-        rundir.make_out(options.out.parent)
+        rundir.make_out_for(options.out)
         unit, arrays = embed(options, load(options.run))
         rundir.write_arrays(options.out, **arrays)
         n, dim = arrays["features"].shape

@@ -69,6 +69,13 @@ def make_out(folder: Path) -> None:
         raise ValueError(f"--out {folder} cannot be created: {error.strerror}.") from None
 
 
+def make_out_for(path: Path) -> None:
+    """Creates the folder of an output file; ``ValueError`` if the file cannot be written there."""
+    if path.is_dir():
+        raise ValueError(f"--out {path} is a folder; name a file.")
+    make_out(path.parent)
+
+
 @contextlib.contextmanager
 def claim(folder: Path, advice: str) -> Iterator[None]:
     """Creates the folder of a new run and locks it, see :func:`occupy`.
@@ -121,12 +128,23 @@ def _command_of(stored: Any) -> str | None:
     return of if isinstance(of, str) else None
 
 
-def going_on(folder: Path, command: str) -> str:
-    """Returns the advice on how to resume the run of a command in ``folder``."""
+def going_on(folder: Path, command: str, processes: str | None = None) -> str:
+    """Returns the advice on how to resume the run of a command in ``folder``.
+
+    Args:
+      folder: Run directory.
+      command: The command.
+      processes: ``--processes`` of this process.
+    """
     if (folder / METRICS).exists():
         return f"The run in {folder} is finished."
     if (folder / CONFIG).exists():
-        return f"Go on with: {program(command)} --resume {shlex.quote(str(folder))}"
+        again = f"{program(command)} --resume {shlex.quote(str(folder))}"
+        if processes is None:
+            return f"Go on with: {again}"
+        return (
+            f"Go on with, and accordingly in the other processes: {again} --processes {processes}"
+        )
     return "Start again with the same command."
 
 
@@ -161,20 +179,16 @@ def write_sweep(
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Writes a CSV file, atomically."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with _replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
-    partial.replace(path)
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
     """Writes an npz file, atomically."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with _replacing(path) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)
-    partial.replace(path)
 
 
 def read_arrays(path: Path, *names: str) -> list[np.ndarray]:
@@ -196,12 +210,28 @@ def read_arrays(path: Path, *names: str) -> list[np.ndarray]:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text file, atomically."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with _replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(path)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yields the path of a new file, which replaces ``path`` after the body.
+
+    If the body fails, the new file is removed, and an error of the system names ``path``.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 @contextlib.contextmanager

@@ -88,13 +88,13 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
     join(config.output.processes)
     first = is_first()
     console = output() if first else Console(quiet=True)
-    size = config.training.batch_size
-    check_devices(config.output.device, config.output.mesh, 0 if size == "auto" else size)
-    advice = f": go on with it by --resume {folder}, or name another directory."
-    rundir.check_out(folder)
     if resumed and (folder / rundir.METRICS).exists():
         console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
         return
+    size, processes = config.training.batch_size, config.output.processes
+    check_devices(config.output.device, config.output.mesh, 0 if size == "auto" else size)
+    advice = f": go on with it by --resume {folder}, or name another directory."
+    rundir.check_out(folder)
     if first and not resumed and folder.exists():
         with rundir.claim(folder, advice):  # released at once: checks it before the data are read
             pass
@@ -109,7 +109,7 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
     beside = {"output": {"mesh": settings["output"]["mesh"]}, "data": {"the data": described}}
     check_same(settings | beside)
     with _workplace(folder, resumed, advice) as place:
-        advise(partial(rundir.going_on, folder, study.schema.command))
+        advise(partial(rundir.going_on, folder, study.schema.command, processes))
         if not resumed:
             rundir.create(place, config, study.schema.command)
         title = study.describe_training(config)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from .._program import program
+from .._program import flag, program
 from .._ranges import COUNT, MOST, Range, check_flags, option_group
 
 _DESCRIPTION = """Measure which posteriors of a false negative can be trusted, on problems whose
@@ -46,8 +46,8 @@ class Config:
     """Number of images that are anchors."""
     images: Path | None = None
     """CIFAR-10: its folder or archive."""
-    examples: Annotated[int, Range(100, MOST)] = 2000
-    """Number of images of CIFAR-10."""
+    examples: Annotated[int, Range(500, MOST)] = 2000
+    """Number of images of CIFAR-10; ten of an anchor's class are held out."""
     data: Path | None = None
     """Own data with a test part of randomly exposed items with ratings: a file or a folder."""
     test_data: Path | None = None
@@ -62,7 +62,7 @@ def parse(arguments: list[str] | None) -> Config:
     """Parses flags into a configuration.
 
     Raises:
-      ValueError: If a number is out of range. The message names the flag.
+      ValueError: If a number is out of range, or a flag requires another. The message names it.
     """
     config = tyro.cli(
         Config,
@@ -71,4 +71,7 @@ def parse(arguments: list[str] | None) -> Config:
         args=arguments,
     )
     check_flags(config)
+    for name in ("test_data", "test_rating", "min_rating"):
+        if config.data is None and getattr(config, name) != getattr(Config, name):
+            raise ValueError(f"{flag(name)} requires --data.")
     return config

@@ -22,7 +22,7 @@ from ..recommend._config import SCHEMA
 from ._measure import ESTIMATES, MEASURES, PRIORS, Measured, measure, on_host
 from ._options import Config, parse
 from ._posteriors import METHODS
-from ._truths import available
+from ._truths import available, read_files
 
 _COLUMNS = 3
 _COLOURS = (
@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"--truths takes some of {', '.join(truths)}, got {unknown[0]!r}.")
         folder = config.out or Path("runs") / f"calibration-{time.strftime('%Y%m%d-%H%M%S')}"
         with rundir.claim(folder, "; name another directory."):
+            read_files(config)
             _run(config, folder, screen.output())
             # Written last: its presence marks a complete run; without it the command can restart.
             versions = {"crl_jax": crl_jax.__version__, "jax": jax.__version__}

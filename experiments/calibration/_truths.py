@@ -15,7 +15,7 @@ from crl_jax import augment, data, losses, models, samplers, tasks, train
 
 from ..numerical import _model as model
 from ..recommend._options import DataOptions
-from ..recommend._problem import load_problem
+from ..recommend._problem import Problem, load_problem
 from ._options import Config
 from ._scores import Scores, isotonic_oracle
 
@@ -71,17 +71,21 @@ def simulated(config: Config, seed: int, *, n_exposed: int) -> Scores:
 
 def exposed(config: Config, seed: int) -> Scores:
     """Data of the user with ratings of randomly exposed items, which are the known labels."""
-    assert config.data is not None
-    options = DataOptions(
-        data=str(config.data), test_data=config.test_data, test_rating=config.test_rating,
-        min_rating=config.min_rating, valid_fraction=0.2, split_seed=seed,
-    )  # fmt: skip
-    problem = load_problem(options)
+    problem = _load_exposed(config, seed)
     assert problem.exposed is not None
     assert problem.valid is not None
     unlabelled = ~_pairs(problem.known)
     labelled = _pairs(problem.exposed) & unlabelled
     return _of_users(problem.train, problem.valid, unlabelled, _pairs(problem.test), labelled, seed)
+
+
+def _load_exposed(config: Config, seed: int) -> Problem:
+    assert config.data is not None
+    options = DataOptions(
+        data=str(config.data), test_data=config.test_data, test_rating=config.test_rating,
+        min_rating=config.min_rating, valid_fraction=0.2, split_seed=seed,
+    )  # fmt: skip
+    return load_problem(options)
 
 
 def _of_users(
@@ -240,3 +244,16 @@ def available(config: Config) -> Mapping[str, Truth]:
     """Returns the truths whose data the options name."""
     missing = {"cifar10-pixels": config.images is None, "exposed": config.data is None}
     return {name: truth for name, truth in TRUTHS.items() if not missing.get(name)}
+
+
+def read_files(config: Config) -> None:
+    """Reads the data that the options name, so that errors come before the first problem.
+
+    Raises:
+      ValueError: If data are of another form.
+      OSError: If data are missing.
+    """
+    if config.images is not None:
+        _load_images(config.images)
+    if config.data is not None:
+        _load_exposed(config, config.seed)

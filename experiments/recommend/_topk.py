@@ -16,7 +16,7 @@ from crl_jax import data, metrics, models
 
 from .._program import program
 from .._ranges import option_group
-from .._rundir import make_out
+from .._rundir import make_out_for
 from .._screen import output, plain
 from ._saved import Learned, load_model, scored
 
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
     if options.out is not None and options.out.suffix not in (".parquet", ".csv"):
         raise ValueError(f"--out must end in .parquet or .csv, got {options.out}.")
     if options.out is not None:
-        make_out(options.out.parent)
+        make_out_for(options.out)
     if options.k < 1:
         raise ValueError(f"--k must be at least 1, got {options.k}.")
     if options.approximate is not None and not 0 < options.approximate <= 1:

@@ -25,9 +25,9 @@ _DESCRIPTION = """Reproduce tables and figures of the dissertation.
 Each target is one command on a dataset folder: it trains the methods of the table or figure, prints
 our results next to the published ones, and writes Markdown, CSV and PNG.
 
-{0} --list             prints all items of the sources: state, code and command
-{0} --list 4 differs   those of chapter 4 with another outcome, scale or fewer rows
-{0} --list targets     prints all targets with their data, times and committed results
+  {0} --list             prints all items of the sources: state, code and command
+  {0} --list 4 differs   those of chapter 4 with another outcome, scale or fewer rows
+  {0} --list targets     prints all targets with their data, times and committed results
 """
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _WIDTH = 80
@@ -98,7 +98,9 @@ def parse(arguments: list[str]) -> Options:
 
 def show_list(words: Sequence[str]) -> None:
     """Prints the items of the sources that the words select, or with ``targets`` the targets."""
-    if list(words) == ["targets"]:
+    if "targets" in words:
+        if len(words) > 1:
+            raise ValueError("--list targets takes no further words.")
         show_targets()
     else:
         sources.show(sources.select(words), output())

@@ -124,7 +124,7 @@ def note_on_seeds(n_seeds: int) -> str:
 
 
 def choose(rows: Mapping[str, T], names: Sequence[str]) -> list[T]:
-    """Returns the rows of these names, in the given order; all if no names are given.
+    """Returns the rows of these names, each once and in the given order; all if none are given.
 
     Raises:
       ValueError: If a name is unknown.
@@ -133,7 +133,7 @@ def choose(rows: Mapping[str, T], names: Sequence[str]) -> list[T]:
         if name not in rows:
             known = ", ".join(f'"{label}"' for label in rows)
             raise ValueError(f'--methods takes some of {known}, got "{name}".')
-    return [rows[name] for name in names or rows]
+    return [rows[name] for name in dict.fromkeys(names or rows)]
 
 
 def announce(console: Console, title: str, groups: Sequence[Group]) -> None:

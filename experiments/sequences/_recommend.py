@@ -15,7 +15,7 @@ from .. import _encoder_file as file
 from .._program import program
 from .._ranges import COUNT, check_flags, option_group
 from .._read_options import ReadOptions
-from .._rundir import make_out, read_arrays, write_csv
+from .._rundir import make_out_for, read_arrays, write_csv
 from .._screen import output, plain
 from ._config import SCHEMA
 from ._study import ITEMS, network_of
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
     check_flags(options)
     if not options.data:
         raise ValueError("--data names the file of the histories; give one.")
-    make_out(options.out.parent)
+    make_out_for(options.out)
     task, variables, item_ids = load_task(options.run)
     if options.k > len(item_ids):
         raise ValueError(f"--k must be at most the {len(item_ids)} items, got {options.k}.")

@@ -126,6 +126,11 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
         if options.core > 1:
             log = data.k_core(log, options.core)
         split = data.leave_one_out(data.item_sequences(log, seed=options.order_seed))
+    if not (split.train[:, :-1] >= 0).any():  # padded on the left
+        raise ValueError(
+            f"--data {options.data} must have a user with two interactions or more for training, "
+            f"got at most {int(log.degrees.max())} of a user, of which up to two are held out."
+        )
     assert log.timestamps is not None
     order = np.lexsort((log.timestamps, log.users))
     users, times = log.users[order], log.timestamps[order]

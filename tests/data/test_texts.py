@@ -279,6 +279,13 @@ def test_bad_files_are_told_by_their_lines(tmp_path, row):
         load_texts(tmp_path / name, **(options[0] if options else {}))
 
 
+@pytest.mark.parametrize("label", ["label", 1])
+def test_a_column_holds_texts_or_labels(tmp_path, label):
+    fill(tmp_path, {"a.tsv": "text\tlabel\nx\ta\n"})
+    with raises(ValueError, match="`text_col` and `label_col` must be different columns"):
+        load_texts(tmp_path / "a.tsv", text_col="label", label_col=label)
+
+
 def test_special_files_are_refused(tmp_path):
     os.mkfifo(tmp_path / "a.txt")
     for load in (load_texts, load_text_pairs):

@@ -137,8 +137,23 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     config = json.loads((out / "config.json").read_text())
     assert (config["seeds"], config["out"]) == (2, str(out))
     assert "calibration error" in capsys.readouterr().out
-    assert main(["--truths", "planted", "--out", str(tmp_path / "other")]) == 2
-    assert "planted-0.9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--truths", "planted"], "planted-0.9"),
+        (["--truths", "planted-0.9", "--data", "nowhere"], "nowhere"),
+        (["--images", "nowhere"], "nowhere"),
+        (["--test-rating", "3"], "--test-rating requires --data"),
+        (["--examples", "100"], "--examples must be a whole number in [500, "),
+    ],
+)
+def test_wrong_flags_are_refused_before_the_first_problem(flags, message, tmp_path, capsys):
+    out = tmp_path / "other"
+    assert main([*flags, "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not [*out.glob("*.csv")]
 
 
 def test_random_exposure(tmp_path):

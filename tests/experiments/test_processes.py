@@ -79,6 +79,7 @@ def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
     (two / "metrics.json").unlink()
     assert recommend.main(["--resume", str(two), "--mesh", "data=4"]) == 0
     assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)
+    assert recommend.main(["--resume", str(two), "--mesh", "data=64"]) == 0  # it is finished
 
 
 @pytest.mark.slow

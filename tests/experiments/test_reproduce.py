@@ -57,7 +57,8 @@ def world():
 
 
 def test_a_table_shows_published_results_and_is_not_trained_twice(run, out, monkeypatch):
-    arguments = ["table-4.2", *SHORT, "--dataset", "ml-100k", "--methods", "rns", "bns"]
+    arguments = ["table-4.2", *SHORT, "--dataset", "ml-100k"]
+    arguments += ["--methods", "rns", "bns", "rns"]  # each once
     code, printed = run(*arguments)
     assert code == 0
     assert "0.3962" in printed
@@ -191,6 +192,7 @@ def test_scores_are_counted_by_kind_of_negative():
         (["table-6.4", "--datasets", "stl11"], "--datasets takes some of cifar10, stl10"),
         (["table-6.4", "--encoders", "mf"], "--encoders is for"),
         (["table-6.4"], "has none of the folders cifar10"),
+        (["--list", "targets", "4"], "--list targets takes no further words."),
     ],
 )
 def test_invalid_flags_are_refused(run, arguments, message):

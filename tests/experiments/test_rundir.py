@@ -1,6 +1,7 @@
 """The run directory: what is read from it is checked, and no two processes work in it."""
 
 import contextlib
+import errno
 import re
 import subprocess
 import sys
@@ -157,6 +158,38 @@ def test_a_run_directory_below_a_file_is_refused(tmp_path):
             pass
     with raises(ValueError, match="cannot be created"), rundir.claim(Path("/proc/run"), ""):
         pass
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: rundir.write_text(path, "new"),
+        lambda path: rundir.write_csv(path, ["a"], [[1]]),
+        lambda path: rundir.write_arrays(path, a=np.ones(3)),
+    ],
+    ids=["text", "csv", "arrays"],
+)
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(write, tmp_path, monkeypatch):
+    path = tmp_path / "made"
+    path.write_text("old")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with raises(OSError, match="No space left on device: .*made'"):
+        write(path)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("made", "old")]
+    monkeypatch.undo()
+    write(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["made"]
+
+
+def test_each_of_several_processes_resumes_as_itself(tmp_path):
+    (tmp_path / rundir.CONFIG).write_text("{}")
+    said = rundir.going_on(tmp_path, "recommend", "1/2@localhost:1234")
+    assert said.endswith(f"--resume {tmp_path} --processes 1/2@localhost:1234")
+    assert rundir.going_on(tmp_path, "recommend").endswith(f"--resume {tmp_path}")
 
 
 def test_a_run_directory_is_claimed_by_one(tmp_path):

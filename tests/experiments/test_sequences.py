@@ -240,7 +240,12 @@ def test_histories_find_the_items_of_the_run_as_numbers_or_text(ids, given):
         (["--data", "nowhere"], "nowhere"),
         (["--data", "untimed.csv"], "--data untimed.csv has no timestamps"),
         (["--data", "short.csv"], "--data short.csv must have a row of 3 items"),
+        (
+            ["--data", "three.csv"],
+            "--data three.csv must have a user with two interactions or more",
+        ),
         (["--data", "short.csv", "--core", "9"], "--core 9"),
+        (["recommend", "--data", "short.csv", "--out", "."], "--out . is a folder; name a file."),
         (["--window", "0"], "--window must be a whole number"),
         (["--resume", "nowhere"], "nowhere holds no run"),
         (["recommend", "--run", "nowhere", "--data", "short.csv"], "nowhere holds no run"),
@@ -252,6 +257,7 @@ def test_wrong_use_is_one_clear_line(flags, message, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     (tmp_path / "untimed.csv").write_text("user,item\n1,2\n1,3\n1,4\n")
     (tmp_path / "short.csv").write_text("user,item,timestamp\n1,2,3\n1,3,4\n")
+    (tmp_path / "three.csv").write_text("user,item,timestamp\n1,2,3\n1,3,4\n1,4,5\n")
     assert message in refused(main, flags, capsys)
     assert not (tmp_path / "runs").exists()
 

@@ -224,6 +224,12 @@ def _as_parts(
                 f"{table.path}: cannot determine `label_col`, got {table.columns}. "
                 'With "" no labels are read.'
             )
+        given = None if label is None or not labelled else table.index(label, "a class")
+        if given == table.index(text, "a text"):
+            raise ValueError(
+                f"{table.path}: `text_col` and `label_col` must be different columns, got one of "
+                f"{table.columns} for both."
+            )
         table = parts[part] = table.drop_empty(text, "a text")
         texts[part] = table.column(text, "a text")
         if labelled and label is not None:
