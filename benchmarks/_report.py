@@ -6,6 +6,7 @@ as they are available and checks them last, so that a failed check loses none of
 
 import argparse
 import csv
+import functools
 import importlib.metadata
 import os
 import platform
@@ -14,15 +15,38 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from rich.console import Console
 from rich.table import Table
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 THREADS = sorted({1, CORES})
+
+
+def one_line_errors(main: Callable[P, T]) -> Callable[P, T]:
+    """Decorator of the main function of a benchmark, which reports invalid input as one line.
+
+    An ``OSError`` or a ``ValueError``, such as that of missing data, is printed to standard error,
+    and the exit status is 2, as for the commands of the experiments.
+    """
+
+    @functools.wraps(main)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return main(*args, **kwargs)
+        except (OSError, ValueError) as error:
+            from experiments._screen import show_error  # imports JAX
+
+            show_error({}, error)
+            raise SystemExit(2) from error
+
+    return guarded
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ._processes import Worker
-from ._report import THREADS, Report, Row, alternate, count, parser, timed
+from ._report import THREADS, Report, Row, alternate, count, one_line_errors, parser, timed
 
 BATCH = 256
 SIZES = (32, 64)
@@ -233,6 +233,7 @@ def measure_differences(images: np.ndarray) -> list[Row]:
     return rows
 
 
+@one_line_errors
 def main() -> None:
     """Measures differences and speed."""
     arguments = parser(__doc__)

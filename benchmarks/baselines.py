@@ -20,7 +20,7 @@ import numpy as np
 from crl_jax import baselines, data, metrics
 
 from ._processes import growth_mb, in_process
-from ._report import Report, Row, parser, timed
+from ._report import Report, Row, one_line_errors, parser, timed
 
 K, LISTS, MAX_EASE_SIDE = 20, 2_000, 16_384
 SAMPLE = "Gowalla, 6,000 users"
@@ -83,6 +83,7 @@ def measure(dataset: str, name: str) -> Row:
     }
 
 
+@one_line_errors
 def main() -> None:
     """Measures all baselines, from the smallest to the largest data."""
     arguments = parser(__doc__)

@@ -22,7 +22,7 @@ from crl_jax import data, losses, metrics, models, samplers, tasks, train
 from experiments._compiler import tune_compiler
 from experiments.recommend.start import FAMILIES, Family, default_epochs
 
-from ._report import Report, Row, count, parser
+from ._report import Report, Row, count, one_line_errors, parser
 from .defaults import DATASETS
 
 BASE, DIM, K = 1024, 64, 20
@@ -120,6 +120,7 @@ def mean_ndcg(tables: models.Tables, layout: metrics.EvalLayout) -> float:
     return float(np.mean(values[METRIC]))
 
 
+@one_line_errors
 def main() -> None:
     """Trains all rules at all batch sizes."""
     arguments = parser(__doc__)

@@ -21,7 +21,7 @@ from scipy import stats
 
 from crl_jax import data, metrics, serving
 
-from ._report import RESULTS, Row, count, environment
+from ._report import RESULTS, Row, count, environment, one_line_errors
 from ._runs import record, run, show
 from .defaults import write
 from .filters import FILTERS, METRICS, models
@@ -160,6 +160,7 @@ def trained(split: data.Split, recipe: str, seed: int, folder: Path) -> serving.
     return serving.Recommender.load(folder / "run" / "recommender.npz")
 
 
+@one_line_errors
 def main() -> None:
     """Decides the weights on validation data, and evaluates the blend on the test part."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])

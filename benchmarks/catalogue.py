@@ -18,7 +18,17 @@ from crl_jax import models, samplers
 from crl_jax.data import Interactions
 from experiments._compiler import tune_compiler
 
-from ._report import Report, Row, add_ratio, alternate, count, parser, spread, timed
+from ._report import (
+    Report,
+    Row,
+    add_ratio,
+    alternate,
+    count,
+    one_line_errors,
+    parser,
+    spread,
+    timed,
+)
 
 DIM, USERS, ANCHORS, POSITIVES = 32, 1024, 128, 20
 SIZES = 1_000, 10_000, 100_000, 1_000_000
@@ -80,6 +90,7 @@ def measure(n_items: int, rounds: int) -> list[Row]:
     return rows
 
 
+@one_line_errors
 def main() -> None:
     """Measures all sizes."""
     tune_compiler()

@@ -32,7 +32,7 @@ from crl_jax import data, losses, metrics, models, tasks, train
 from experiments._compiler import tune_compiler
 from experiments.recommend._features import reference_tables
 
-from ._report import Report, count, parser
+from ._report import Report, count, one_line_errors, parser
 
 K, DIM, MIN_USERS, FRACTION = 20, 32, 5, 0.2
 RATES, LEARNING_RATES = (0.0, 0.25, 0.5, 0.75, 1.0), (3e-3, 1e-2)
@@ -164,6 +164,7 @@ def chosen(history: list[dict[str, Any]], runs: dict[str, np.ndarray]) -> dict[f
     return found
 
 
+@one_line_errors
 def main() -> None:
     """Selects on validation data, trains each rate, and measures it and the references."""
     tune_compiler()

@@ -25,7 +25,7 @@ from scipy import integrate, special
 from crl_jax import data, models, stats, tasks, weights
 from experiments._compiler import tune_compiler
 
-from ._report import Report, Row, add_ratio, alternate, count, parser, timed
+from ._report import Report, Row, add_ratio, alternate, count, one_line_errors, parser, timed
 
 N_USERS, N_ITEMS = 200_000, 50_000
 DIM, VARIANCE = 27, 0.6
@@ -183,6 +183,7 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[Row]:
     return rows
 
 
+@one_line_errors
 def main() -> None:
     """Measures, and checks against SciPy."""
     tune_compiler()

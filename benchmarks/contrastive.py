@@ -21,7 +21,18 @@ from typing import Any
 import numpy as np
 
 from ._processes import in_process, memory_mb
-from ._report import CORES, THREADS, Report, Row, alternate, count, parser, spread, timed
+from ._report import (
+    CORES,
+    THREADS,
+    Report,
+    Row,
+    alternate,
+    count,
+    one_line_errors,
+    parser,
+    spread,
+    timed,
+)
 
 BATCH, DIM, TEMPERATURE = 256, 128, 0.5
 TAU_PLUS, ALPHA, BETA = 0.1, 0.9, 0.9
@@ -221,6 +232,7 @@ def measure_memory(batch: int, bins: int | None) -> Row:
     }
 
 
+@one_line_errors
 def main() -> None:
     """Measures losses, ranks and memory."""
     arguments = parser(__doc__)

@@ -24,7 +24,7 @@ from experiments._compiler import tune_compiler
 from experiments._study import grid_points
 from experiments.recommend.start import FAMILIES, default_epochs
 
-from ._report import Report, Row, count, parser
+from ._report import Report, Row, count, one_line_errors, parser
 from .batch_size import mean_ndcg
 from .defaults import DATASETS
 
@@ -184,6 +184,7 @@ def _of_point(name: str, point: dict[str, float]) -> Row:
     return {f"{name}_{key}": point.get(key, np.nan) for key in ("tau_plus", "alpha", "beta")}
 
 
+@one_line_errors
 def main() -> None:
     """Trains the grid and the estimates of all losses on all datasets."""
     arguments = parser(__doc__)

@@ -23,7 +23,7 @@ import numpy as np
 
 from crl_jax import baselines, data, metrics
 
-from ._report import RESULTS, Row, environment, write_csv
+from ._report import RESULTS, Row, environment, one_line_errors, write_csv
 from ._runs import read_json, run, show
 
 METRIC = "ndcg@20"
@@ -88,6 +88,7 @@ NEW: Mapping[str, Callable[[Path], data.Interactions]] = {
 """Datasets on which nothing was decided, but that first runs may add iALS."""
 
 
+@one_line_errors
 def main() -> None:
     """Runs all methods on all datasets, and collects their results."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])

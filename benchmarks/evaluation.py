@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from ._processes import in_process, memory_mb
-from ._report import Report, Row, alternate, count, parser, timed
+from ._report import Report, Row, alternate, count, one_line_errors, parser, timed
 
 N_USERS, N_ITEMS, WIDTH, K = 29_858, 40_981, 64, 20
 CHECKED = (f"recall@{K}", f"ndcg@{K}")
@@ -221,6 +221,7 @@ def check(rows: list[Row]) -> None:
             )
 
 
+@one_line_errors
 def main() -> None:
     """Measures all configurations alternately, and checks that they agree."""
     arguments = parser(__doc__)

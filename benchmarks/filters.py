@@ -15,7 +15,7 @@ import numpy as np
 
 from crl_jax import baselines, data, metrics
 
-from ._report import RESULTS, Row, environment
+from ._report import RESULTS, Row, environment, one_line_errors
 from ._runs import record, show
 
 METRICS = ("recall@20", "ndcg@20")
@@ -62,6 +62,7 @@ def measure(split: data.Split, model: baselines.Baseline) -> Row:
     return {**means, "cpu_seconds": round(process_time() - began, 1)}
 
 
+@one_line_errors
 def main() -> None:
     """Evaluates the filters."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])

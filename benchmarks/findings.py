@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from experiments._plots import save_figure
 
 from ._comparison import check_names, check_seeds, measure
-from ._report import RESULTS, Row, count, environment, read_csv
+from ._report import RESULTS, Row, count, environment, one_line_errors, read_csv
 from ._runs import record, show
 
 
@@ -268,6 +268,7 @@ def _curves(axes: Axes, rows: Sequence[Row], metric: str) -> None:
     axes.grid(alpha=0.3)
 
 
+@one_line_errors
 def main() -> None:
     """Runs a study and writes its results."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])

@@ -32,7 +32,7 @@ from crl_jax import data, losses, metrics, models, tasks, train
 from crl_jax.serving import Recommender
 from experiments._compiler import tune_compiler
 
-from ._report import Report, count, parser
+from ._report import Report, count, one_line_errors, parser
 
 K, HELD_OUT, GIVEN, DIM = 20, 200, 0.8, 32
 FIRST_DRAW = 10  # the defaults were chosen on draws 0 to 2
@@ -168,6 +168,7 @@ def measure(log: data.Interactions, similarity: Similarity, draw: int) -> dict[s
     }
 
 
+@one_line_errors
 def main() -> None:
     """Measures all methods on each draw of users."""
     tune_compiler()

@@ -31,6 +31,7 @@ from ._report import (
     add_ratio,
     alternate,
     count,
+    one_line_errors,
     parser,
     spread,
     timed,
@@ -217,6 +218,7 @@ def measure(batch: int, repeats: int) -> list[Row]:
     return rows
 
 
+@one_line_errors
 def main() -> None:
     """Measures all batch sizes."""
     arguments = parser(__doc__)

@@ -16,7 +16,18 @@ from typing import Any
 import numpy as np
 
 from ._processes import Worker, memory_mb
-from ._report import THREADS, Report, Timing, add_ratio, alternate, count, parser, spread, timed
+from ._report import (
+    THREADS,
+    Report,
+    Timing,
+    add_ratio,
+    alternate,
+    count,
+    one_line_errors,
+    parser,
+    spread,
+    timed,
+)
 
 DIM, LAYERS, BATCH_SIZE, LEARNING_RATE, L2, K = 64, 3, 2048, 1e-3, 1e-4, 20
 Tables = tuple[np.ndarray, np.ndarray]
@@ -115,6 +126,7 @@ def make(name: str, folder: Path) -> tuple[Timing, Callable[..., Any]]:
     return call(), call
 
 
+@one_line_errors
 def main() -> None:
     """Times epochs of all contestants alternately."""
     arguments = parser(__doc__)

@@ -18,7 +18,7 @@ import numpy as np
 from experiments.recommend.objectives import OBJECTIVES
 from experiments.recommend.start import family_of
 
-from ._report import RESULTS, count, environment, write_csv
+from ._report import RESULTS, count, environment, one_line_errors, write_csv
 from ._runs import per_seed, read_json, run, scores, show
 from ._significance import MAIN as METRIC
 from ._significance import compare_with, per_user
@@ -39,6 +39,7 @@ def searched(loss: str) -> str:
     return next(iter(family_of(loss, None, None).search), "lr")
 
 
+@one_line_errors
 def main() -> None:
     """Trains all losses, and collects their results."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])

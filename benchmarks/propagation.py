@@ -32,6 +32,7 @@ from ._report import (
     add_ratio,
     alternate,
     count,
+    one_line_errors,
     parser,
     spread,
     timed,
@@ -299,6 +300,7 @@ def check(rows: list[Row]) -> None:
             raise SystemExit(f"{row['data']}: {row['name']} is wrong: {row}")
 
 
+@one_line_errors
 def main() -> None:
     """Measures all datasets, and checks the results of all contestants."""
     arguments = parser(__doc__)

@@ -17,7 +17,7 @@ from experiments.recommend.objectives import OBJECTIVES
 from experiments.recommend.recipes import RECIPES
 
 from ._comparison import check_names
-from ._report import RESULTS, environment
+from ._report import RESULTS, environment, one_line_errors
 from ._runs import per_seed, read_json, record, run, scores, show
 
 METRIC = "ndcg@20"
@@ -36,6 +36,7 @@ PUBLISHED = {
 """NDCG@20 by encoder and loss: tables 5.2 and 6.3 of the dissertation, MovieLens 100K."""
 
 
+@one_line_errors
 def main() -> None:
     """Runs the recipes or searches, and collects their results."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ._comparison import check_names, check_seeds, measure
-from ._report import RESULTS, count, environment
+from ._report import RESULTS, count, environment, one_line_errors
 from ._runs import record, show
 
 
@@ -120,6 +120,7 @@ COMPARISONS = {
 """Comparisons by kind of data."""
 
 
+@one_line_errors
 def main() -> None:
     """Runs all methods on each dataset, and collects their results."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])

@@ -35,6 +35,7 @@ from ._report import (
     add_ratio,
     alternate,
     count,
+    one_line_errors,
     parser,
     print_table,
     spread,
@@ -237,6 +238,7 @@ def off(got: Any, want: np.ndarray) -> float:
     return float(np.abs(np.asarray(got) - want).max() / np.abs(want).max())
 
 
+@one_line_errors
 def main() -> None:
     """Measures all networks, or compares features with PyTorch."""
     arguments = parser(__doc__)

@@ -36,7 +36,7 @@ from typing import Any
 
 from experiments.reproduce import sources
 
-from ._report import read_csv
+from ._report import one_line_errors, read_csv
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end table -->)", re.DOTALL)
@@ -231,6 +231,7 @@ def rewrite(page: str, results: Path) -> str:
     return TABLE.sub(lambda m: f"{m[1]}{table(m[2], results)}{m[3]}", page)
 
 
+@one_line_errors
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Writes the pages, or with ``--check`` returns 1 if they are not up to date."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ._processes import Worker
-from ._report import CORES, Report, Row, alternate, count, parser, spread, timed
+from ._report import CORES, Report, Row, alternate, count, one_line_errors, parser, spread, timed
 
 DIM, BATCH, STEPS, LEARNING_RATE = 64, 8192, 8, 1e-3
 SIZES = [100_000, 1_000_000, 10_000_000]
@@ -244,6 +244,7 @@ def check(n: int, firsts: dict[str, tuple[float, list[np.ndarray]]]) -> None:
             raise SystemExit(f"{name} with {2 * n} rows is wrong: off by {off:.2g}")
 
 
+@one_line_errors
 def main() -> None:
     """Measures all table sizes."""
     arguments = parser(__doc__)

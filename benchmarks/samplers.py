@@ -22,7 +22,17 @@ import numpy as np
 from crl_jax import data, losses, models, samplers, tasks, train
 from experiments._compiler import tune_compiler
 
-from ._report import Report, Row, add_ratio, alternate, count, parser, spread, timed
+from ._report import (
+    Report,
+    Row,
+    add_ratio,
+    alternate,
+    count,
+    one_line_errors,
+    parser,
+    spread,
+    timed,
+)
 
 DIM = 32
 SETTINGS = {
@@ -116,6 +126,7 @@ def timed_epoch(run: Any, state: list[Any], numbers: Iterator[int]) -> float:
     return 1e3 * timing.seconds
 
 
+@one_line_errors
 def main() -> None:
     """Measures both settings."""
     tune_compiler()

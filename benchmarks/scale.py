@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from ._processes import in_process, memory_mb
-from ._report import CORES, Report, Row, count, parser, timed
+from ._report import CORES, Report, Row, count, one_line_errors, parser, timed
 
 DIM, BATCH, LEARNING_RATE, SGD_RATE, WEIGHT_DECAY, K = 64, 65_536, 1e-3, 0.05, 1e-6, 20
 EPOCHS = 2
@@ -378,6 +378,7 @@ def check(rows: list[Row]) -> None:
             raise SystemExit(f"NDCG@{K} of {name} is {value}, of crl_jax {found['crl_jax']}")
 
 
+@one_line_errors
 def main() -> None:
     """Runs the stages, each in a separate process."""
     arguments = parser(__doc__)

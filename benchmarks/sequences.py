@@ -22,11 +22,12 @@ from experiments.sequences._config import SCHEMA
 from experiments.sequences._recommend import load_task
 from experiments.sequences._study import Problem, load_problem, rank, tables_of
 
-from ._report import Report, Row, parser
+from ._report import Report, Row, one_line_errors, parser
 
 SHOWN = ("ndcg@10", "recall@10", "mrr@10")
 
 
+@one_line_errors
 def main() -> None:
     """Evaluates the runs that the flags name, and popularity on the data of the last one."""
     flags = parser(__doc__)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ._processes import in_process
-from ._report import Report, add_ratio, alternate, count, parser, spread
+from ._report import Report, add_ratio, alternate, count, one_line_errors, parser, spread
 
 METHODS = ("sorting network", "XLA sort and search")
 
@@ -51,6 +51,7 @@ def train_epochs(method: str, batch_size: int, epochs: int) -> tuple[list[float]
     return seconds, float(fitted.history[-1]["loss"][0])
 
 
+@one_line_errors
 def main() -> None:
     """Trains with both methods alternately."""
     arguments = parser(__doc__)

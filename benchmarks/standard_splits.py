@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments.recommend.recipes import RECIPES
 
-from ._report import RESULTS, Row, count, environment
+from ._report import RESULTS, Row, count, environment, one_line_errors
 from ._runs import read_json, record, run, scores, show
 from ._significance import MAIN, compare_with, per_user
 
@@ -109,6 +109,7 @@ def _alike(one: Trained, other: Trained) -> bool:
     return but_loss(one) == but_loss(other)
 
 
+@one_line_errors
 def main() -> None:
     """Runs the recipes, and collects their results."""
     parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ._processes import in_process
-from ._report import Report, Row, alternate, count, parser
+from ._report import Report, Row, alternate, count, one_line_errors, parser
 
 DIM, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, K, SEED = 32, 1024, 1e-3, 1e-5, 20, 0
 STRIDE = 5
@@ -228,6 +228,7 @@ def measure(folder: Path, probes: list[Row], target: float, repeats: int) -> lis
     return rows
 
 
+@one_line_errors
 def main() -> None:
     """Determines the epochs that each library needs, and times its script."""
     arguments = parser(__doc__)

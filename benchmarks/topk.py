@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ._report import Report, count, parser, timed
+from ._report import Report, count, one_line_errors, parser, timed
 
 DIM, KNOWN, K, CHECKED = 64, 20, 20, 20
 
@@ -67,6 +67,7 @@ def check(folder: Path, path: Path, n_users: int) -> None:
             raise SystemExit(f"the list of user {user} is not that of NumPy.")
 
 
+@one_line_errors
 def main() -> None:
     """Measures the command, and checks some lists."""
     arguments = parser(__doc__)

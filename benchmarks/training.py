@@ -35,6 +35,7 @@ from ._report import (
     add_ratio,
     alternate,
     count,
+    one_line_errors,
     parser,
     spread,
     timed,
@@ -281,6 +282,7 @@ def check(rows: list[Row]) -> None:
             )
 
 
+@one_line_errors
 def main() -> None:
     """Measures both losses, and checks that all contestants train alike."""
     arguments = parser(__doc__)

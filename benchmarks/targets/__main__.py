@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from .._processes import Worker
-from .._report import RESULTS, Row, count, parser, read_csv, write_csv
+from .._report import RESULTS, Row, count, one_line_errors, parser, read_csv, write_csv
 from ._compile import MEASURED, STATED, environment_of, shorten, start
 from ._devices import HERE, TARGETS
 from ._limits import failures, key_of, largest_batch
@@ -168,6 +168,7 @@ def check(table: Table, limits: Sequence[Row]) -> int:
     return int(bool(found))
 
 
+@one_line_errors
 def main(arguments: list[str] | None = None) -> int:
     """Compiles the chosen programs."""
     flags = parser(__doc__)
