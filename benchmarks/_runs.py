@@ -2,17 +2,41 @@
 
 import importlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from experiments import _rundir as rundir
+from experiments._program import flag
+from experiments._schema import to_json
+from experiments._study import Study
+from experiments._study_command import configure
+
 from ._report import Row, print_table, read_csv, write_csv
+
+STUDIES = {
+    "graphs": "GraphStudy", "images": "Images", "pairs": "Pairs", "recommend": "Recommend",
+    "text": "TextStudy",
+}  # fmt: skip
+"""Class of the study of each command that benchmarks run."""
+
+
+def study_of(command: str) -> Study[Any, Any]:
+    """Returns the study of a command of the experiments."""
+    return getattr(importlib.import_module(f"experiments.{command}._study"), STUDIES[command])()
 
 
 def run(command: str, flags: Sequence[str], folder: Path) -> None:
-    """Runs a command of the experiments, resumes it, or does nothing if it is complete."""
-    if (folder / "config.json").exists():
+    """Runs a command of the experiments, resumes it, or does nothing if it is complete.
+
+    Raises:
+      ValueError: If the folder contains a run with another configuration, see :func:`check_run`.
+    """
+    if (folder / rundir.CONFIG).exists():
+        check_run(study_of(command), flags, folder)
         flags = ["--resume", str(folder)]
     else:
         flags = [*flags, "--out", str(folder)]
@@ -21,6 +45,43 @@ def run(command: str, flags: Sequence[str], folder: Path) -> None:
     # The programs of one run do not fit the data of the next, and Linux limits the number of memory
     # regions of a process, of which each program takes some.
     jax.clear_caches()
+
+
+def check_run(study: Study[Any, Any], flags: Sequence[str], folder: Path) -> None:
+    """Raises ``ValueError`` unless the flags give the configuration of the run in a folder.
+
+    Options of the output and the devices may differ, and the place of files and folders, but not
+    their names. Defaults that depend on the data are not compared.
+    """
+    stored = to_json(rundir.open_run(folder, study.schema))
+    config, *_ = configure(study, [*flags])
+    given = to_json(config)
+    depends_on_data = {"lr_scale"} if given["training"]["batch_size"] == "auto" else set()
+    defaults: dict[str, Any] = {}
+    for values in study.schema.settle(config).values():
+        defaults |= values
+    for section, options in given.items():
+        for name, value in options.items() if section != "output" else ():
+            found = stored[section][name]
+            if value is None and found is not None:
+                value = defaults.get(name)
+            if value in (None, "auto") or name in depends_on_data or _is_same(value, found):
+                continue
+            raise ValueError(
+                f"{folder} holds a run with {flag(name)} {_shown(found)}, got {_shown(value)}; "
+                f"name another folder of runs, or remove this one."
+            )
+
+
+def _is_same(given: Any, found: Any) -> bool:
+    """Whether two values are equal, or paths that may differ only in their place."""
+    if isinstance(given, str) and isinstance(found, str) and os.path.isabs(found):
+        return Path(os.path.abspath(given)).name == Path(found).name
+    return given == found
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def read_json(path: Path) -> Row:

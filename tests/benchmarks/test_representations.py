@@ -10,7 +10,7 @@ from _helpers.commands import call
 from _helpers.refusals import raises
 from scipy import stats
 
-from benchmarks import _comparison, _runs, representations
+from benchmarks import _comparison, representations
 from benchmarks._report import read_csv
 from experiments._study_command import configure
 from experiments.graphs._study import GraphStudy
@@ -112,13 +112,3 @@ def test_the_flags_of_a_run_are_taken(kind, dataset, way):
     study.check(config)
     assert config.source.data.startswith("sets/")
     assert comparison.metric in study.names
-
-
-def test_a_finished_run_is_not_run_again(monkeypatch, tmp_path):
-    given = []
-    module = type("Command", (), {"main": staticmethod(lambda flags: given.append(flags) or 0)})
-    monkeypatch.setattr(_runs.importlib, "import_module", lambda _: module)
-    _runs.run("graphs", ["--loss", "hard"], tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    _runs.run("graphs", ["--loss", "hard"], tmp_path)
-    assert given == [["--loss", "hard", "--out", str(tmp_path)], ["--resume", str(tmp_path)]]
