@@ -288,6 +288,13 @@ def test_stages_of_scale_follow_each_other(monkeypatch, tmp_path, standard_promo
     assert all(float(row["gigabytes"]) > 0 and float(row["seconds"]) > 0 for row in found)
 
 
+def test_scale_compares_with_crl_jax_where_it_was_measured():
+    others = [{"name": name, "ndcg": ndcg} for name, ndcg in (("PyTorch", 0.3), ("implicit", 0.4))]
+    scale.check(others)
+    with pytest.raises(SystemExit, match=r"of implicit is 0\.4, of crl_jax 0\.3"):
+        scale.check([{"name": "crl_jax", "ndcg": 0.3}, *others])
+
+
 def test_baselines_are_measured_on_a_data_set_and_a_sample(ratings, monkeypatch, tmp_path):
     monkeypatch.setattr(baselines, "in_process", lambda measure, *args, env: measure(*args))
     monkeypatch.setattr(baselines, "FILES", {"log": ratings.name, baselines.SAMPLE: ratings.name})
