@@ -49,7 +49,8 @@ def evaluate_run(folder: Path, report: Report) -> tuple[Row, Problem]:
     objective, training = config.objective, config.training
     about = {
         **source, "loss": objective.loss, "negatives": objective.negatives or "all",
-        "n_neg": objective.n_neg or problem.log.n_items - 1, **best_epoch(folder),
+        "n_neg": objective.n_neg or problem.log.n_items - 1,
+        **best_epoch(folder, training.patience),
         "batch_size": training.batch_size, "window": training.window,
     }  # fmt: skip
     task, variables, _ = load_task(folder)
@@ -58,10 +59,16 @@ def evaluate_run(folder: Path, report: Report) -> tuple[Row, Problem]:
     return source, problem
 
 
-def best_epoch(folder: Path) -> Row:
-    """Returns the best epoch on the validation part, and its NDCG."""
+def best_epoch(folder: Path, patience: int | None) -> Row:
+    """Returns the epoch of the encoder of the first seed, and its NDCG on the validation part.
+
+    Args:
+      folder: Run directory.
+      patience: That of early stopping, which keeps the best epoch; None keeps the last one.
+    """
     lines = [json.loads(line) for line in (folder / HISTORY).read_text().splitlines()]
-    best = max(lines, key=lambda line: line["valid_ndcg@10"])
+    own = [line for line in lines if (line["phase"], line["run"]) == ("final", 0)]
+    best = own[-1] if patience is None else max(own, key=lambda line: line["valid_ndcg@10"])
     return {"best_epoch": best["epoch"], "valid_ndcg@10": best["valid_ndcg@10"]}
 
 
