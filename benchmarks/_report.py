@@ -129,14 +129,20 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Writes rows as CSV; floats have seven significant digits, missing values are empty."""
+    """Writes rows as CSV, atomically; floats have seven significant digits, None is empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = dict.fromkeys(name for row in rows for name in row)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.7g}" if isinstance(v, float) else v for k, v in row.items()})
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            for row in rows:
+                shown = {k: f"{v:.7g}" if isinstance(v, float) else v for k, v in row.items()}
+                writer.writerow(shown)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 class Timing(NamedTuple):

@@ -224,6 +224,20 @@ def test_nothing_is_measured_no_times(repeats, monkeypatch, capsys):
     assert "at least 1" in capsys.readouterr().err
 
 
+def test_a_table_that_cannot_be_written_leaves_the_earlier_one(tmp_path):
+    path = tmp_path / "rows.csv"
+    _report.write_csv(path, [{"a": 1}])
+
+    class Wrong:
+        def __str__(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _report.write_csv(path, [{"a": 2}, {"a": Wrong()}])
+    assert read_csv(path) == [{"a": "1"}]
+    assert [*tmp_path.iterdir()] == [path]
+
+
 def test_contestants_are_called_alternately():
     order = []
     calls = {name: lambda name=name: order.append(name) or len(order) for name in "ab"}
