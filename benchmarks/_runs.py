@@ -3,7 +3,7 @@
 import importlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,23 @@ def per_seed(folder: Path) -> list[Row]:
     return [{"seed": seed, **metrics} for seed, metrics in enumerate(found)]
 
 
-def record(path: Path, rows: Sequence[Row], keys: Sequence[str], about: Row) -> None:
-    """Adds rows to a CSV file in place of those with equal keys."""
+def record(
+    path: Path, rows: Sequence[Row], keys: Sequence[str], about: Row,
+    order: Callable[[Row], Any] | None = None,
+) -> None:  # fmt: skip
+    """Adds rows to a CSV file in place of those with equal keys.
+
+    Args:
+      path: CSV file.
+      rows: New rows.
+      keys: Names of the columns that identify rows.
+      about: Further columns of the new rows.
+      order: Sort key of all rows; by default, the new ones are the last.
+    """
     new = {tuple(row[key] for key in keys) for row in rows}
     kept = [row for row in read_csv(path) if tuple(row[key] for key in keys) not in new]
-    write_csv(path, [*kept, *({**row, **about} for row in rows)])
+    found = [*kept, *({**row, **about} for row in rows)]
+    write_csv(path, found if order is None else sorted(found, key=order))
 
 
 def show(rows: Sequence[Row], columns: Sequence[str]) -> None:

@@ -16,14 +16,14 @@ parts of them and another simulation, on which nothing was decided but that firs
 
 import csv
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from crl_jax import baselines, data, metrics
 
-from ._report import RESULTS, Row, environment, one_line_errors, write_csv
+from ._report import RESULTS, Row, environment, one_line_errors, read_csv, write_csv
 from ._runs import read_json, run, show
 
 METRIC = "ndcg@20"
@@ -137,13 +137,49 @@ def main() -> None:
                 "chosen": " ".join(f"{k}={v}" for k, v in found["chosen"]["point"].items()),
             })  # fmt: skip
         rows += [{"dataset": name, **sizes, **row} for row in fitted(log)]
-    args.out.mkdir(parents=True, exist_ok=True)
-    with_regret(rows)
     about = environment("crl_jax", "jax", "jaxlib", "numpy")
-    write_csv(args.out / f"{prefix}runs.csv", [{**row, **about} for row in rows])
-    summary = summarize(rows)
-    write_csv(args.out / f"{prefix}methods.csv", summary)
+    summary = write_results(args.out, prefix, rows, about, [*makers])
     show(summary, ("method", "mode", "rank", "regret", "worst", "seconds"))
+
+
+def write_results(
+    folder: Path, prefix: str, rows: list[Row], about: Row, datasets: Sequence[str]
+) -> list[Row]:
+    """Writes new rows among those of earlier calls, and returns the summary of all.
+
+    The regrets of all rows of the datasets of new rows are computed again.
+
+    Args:
+      folder: Folder of the results.
+      prefix: First part of the names of the files.
+      rows: New rows.
+      about: Further columns of the new rows.
+      datasets: Datasets in the order of the file.
+    """
+    path = folder / f"{prefix}runs.csv"
+    keys, before = ("dataset", "method", "mode"), [_parsed(row) for row in read_csv(path)]
+    places = {tuple(row[key] for key in keys): i for i, row in enumerate(before)}
+
+    def place(row: Row) -> tuple[int, int]:
+        """Position of a row: that of the one that it replaces, or the end of its dataset."""
+        own = tuple(row[key] for key in keys)
+        return datasets.index(row["dataset"]), places.get(own, len(places))
+
+    new = {tuple(row[key] for key in keys) for row in rows}
+    known = {row["dataset"] for row in rows}
+    kept = [row for row in before if tuple(row[key] for key in keys) not in new]
+    found = sorted([*kept, *({**row, **about} for row in rows)], key=place)
+    with_regret([row for row in found if row["dataset"] in known])
+    write_csv(path, found)
+    summary = summarize(found)
+    write_csv(folder / f"{prefix}methods.csv", summary)
+    return summary
+
+
+def _parsed(row: Row) -> Row:
+    """Returns a row of the file with numbers in place of their text."""
+    floats = {name: float(row[name]) for name in (METRIC, "seconds", "regret") if row[name]}
+    return {**row, **floats, "models": int(row["models"])}
 
 
 def write(path: Path, log: data.Interactions) -> None:

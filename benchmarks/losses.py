@@ -4,7 +4,8 @@ For each loss of the command line, the 40 runs of matrix factorisation are one p
 together, and compared on validation data. The point with the best mean over the seeds is trained
 again with all seeds on all training data, and scored on the test part. The searched number is the
 one that the defaults of the loss search: the temperature of a softmax loss, the L2 of a pairwise
-one, the learning rate of others. Completed losses are not repeated.
+one, the learning rate of others. Completed losses are not repeated. Rows of losses that are not
+named stay in the file; p-values are adjusted for the losses of a call.
 
     python -m benchmarks.losses --data ml-100k --runs runs/losses
 """
@@ -18,8 +19,8 @@ import numpy as np
 from experiments.recommend.objectives import OBJECTIVES
 from experiments.recommend.start import family_of
 
-from ._report import RESULTS, count, environment, one_line_errors, write_csv
-from ._runs import per_seed, read_json, run, scores, show
+from ._report import RESULTS, count, environment, one_line_errors
+from ._runs import per_seed, read_json, record, run, scores, show
 from ._significance import MAIN as METRIC
 from ._significance import compare_with, per_user
 
@@ -72,9 +73,8 @@ def main() -> None:
         users.append(per_user([folder]))
     compare_with(0, rows, seeds, users)
     rows.sort(key=lambda row: -row[METRIC])
-    write_csv(
-        args.out, [{**row, **environment("crl_jax", "jax", "jaxlib", "numpy")} for row in rows]
-    )
+    about = environment("crl_jax", "jax", "jaxlib", "numpy")
+    record(args.out, rows, ["loss"], about, order=lambda row: -float(row[METRIC]))
     show(rows, ("loss", "searched", "chosen", METRIC, "gain", "p_seeds", "p_users", "seconds"))
 
 

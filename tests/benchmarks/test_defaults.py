@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import defaults
+from benchmarks._report import RESULTS, read_csv
 from crl_jax import data, metrics
 
 
@@ -22,6 +23,32 @@ def test_regret_is_relative_to_the_best_single_trained_model():
     ]  # fmt: skip
     defaults.with_regret(rows)
     assert [r["regret"] for r in rows] == pytest.approx([0.2, 0.0, -0.2, -0.1, 0.0])
+
+
+def test_rows_of_other_datasets_and_methods_stay(tmp_path):
+    sizes, first = {"users": 5, "chosen": "lr=1"}, {"numpy": "1"}
+    rows = [
+        sizes | row(dataset, method, "defaults", score)
+        for dataset, method, score in (("a", "x", 0.4), ("a", "y", 0.5), ("b", "x", 0.3))
+    ]
+    defaults.write_results(tmp_path, "", rows, first, ["a", "b"])
+    new = [sizes | row("a", "x", "defaults", 0.8)]
+    summary = defaults.write_results(tmp_path, "", new, {"numpy": "2"}, ["a", "b"])
+    found = read_csv(tmp_path / "runs.csv")
+    assert [(r["dataset"], r["method"], r["numpy"]) for r in found] == [
+        ("a", "x", "2"), ("a", "y", "1"), ("b", "x", "1"),
+    ]  # fmt: skip
+    assert [float(r["regret"]) for r in found] == pytest.approx([0, 0.375, 0])
+    assert {r["method"]: r["datasets"] for r in summary} == {"x": 2, "y": 1}
+    assert len(read_csv(tmp_path / "methods.csv")) == 2
+
+
+def test_stored_results_do_not_change_if_they_are_written_again(tmp_path):
+    for name in ("runs.csv", "methods.csv"):
+        (tmp_path / name).write_bytes((RESULTS / "defaults" / name).read_bytes())
+    defaults.write_results(tmp_path, "", [], {}, [*defaults.DATASETS])
+    want = (RESULTS / "defaults" / "runs.csv").read_text()
+    assert (tmp_path / "runs.csv").read_text() == want
 
 
 def test_methods_are_ranked_among_those_of_equal_mode():

@@ -1,10 +1,14 @@
 """The comparison of all losses: what is searched, and its tests."""
 
+import json
+
 import numpy as np
 import pytest
+from _helpers.commands import call
 from scipy import stats
 
 from benchmarks import losses
+from benchmarks._report import read_csv, write_csv
 from benchmarks._significance import compare_with
 from experiments._study_command import configure
 from experiments.recommend._study import Recommend
@@ -37,3 +41,31 @@ def test_p_values_are_adjusted_over_all_losses():
     assert rows[high[1]]["p_users"] == pytest.approx(max(2 * low[0], high[0]))
     want = stats.ttest_ind(seeds[0], seeds[1], equal_var=False).pvalue
     assert rows[0]["p_seeds"] >= want
+
+
+def test_rows_of_losses_that_are_not_named_stay(monkeypatch, tmp_path):
+    def run(command, flags, folder):
+        folder.mkdir(parents=True)
+        loss = flags[flags.index("--loss") + 1]
+        score = {"info_nce": 0.4, "dpl": 0.5}[loss]
+        found = {"ndcg@20": score, "seconds": 1.0}
+        found["chosen"] = {"point": {losses.searched(loss): 0.1}}
+        (folder / "metrics.json").write_text(json.dumps(found))
+        seeds = [{"ndcg@20": score + x} for x in (-0.01, 0.01)]
+        (folder / "metrics_by_seed.json").write_text(json.dumps(seeds))
+
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(losses, "run", run)
+    monkeypatch.setattr(losses, "per_user", lambda _: rng.normal(size=9))
+    path = tmp_path / "losses.csv"
+    names = "bayesian", "info_nce", "bpr"
+    scores = 0.45, 0.4, 0.3
+    write_csv(path, [
+        {"loss": name, "ndcg@20": score, "numpy": "1"}
+        for name, score in zip(names, scores, strict=True)
+    ])  # fmt: skip
+    flags = "--losses", "dpl", "--seeds", 2, "--runs", tmp_path / "runs", "--out", path
+    call(losses, monkeypatch, "--data", "sets", *flags)
+    rows = read_csv(path)
+    assert [row["loss"] for row in rows] == ["dpl", "bayesian", "info_nce", "bpr"]
+    assert [row["numpy"] == "1" for row in rows] == [False, True, False, True]
