@@ -3,7 +3,8 @@
 Runs all available recipes ``DATASET-LOSS`` and ``DATASET-lightgcn-LOSS``, each seed separately:
 on a large graph, seeds are faster sequentially than in parallel. Collects their metrics with the
 published figures, and tests against the plain softmax loss where that was trained in the same way.
-Completed runs are not repeated, interrupted ones are resumed.
+Completed runs are not repeated, interrupted ones are resumed. Those of losses that are not named
+are read for the tests.
 
     python -m benchmarks.standard_splits --data DATASETS --runs runs/standard
 """
@@ -125,32 +126,51 @@ def main() -> None:
         "--encoders", nargs="+", choices=("mf", "lightgcn"), default=["mf", "lightgcn"],
         help="by default both",
     )  # fmt: skip
-    parser.add_argument(
-        "--losses", nargs="+", default=LOSSES, help="by default all that have a recipe"
-    )
+    parser.add_argument("--losses", nargs="+", help="by default all that have a recipe")
     parser.add_argument("--seeds", type=count, default=3, help="number of runs per recipe")
     parser.add_argument(
         "--out", type=Path, default=RESULTS / "standard", help="folder for the results"
     )
     args = parser.parse_args()
-    wanted = [
-        case
-        for case in itertools.product(args.datasets, args.encoders, args.losses)
-        if recipe_of(*case) in RECIPES
+    losses = args.losses or LOSSES
+    pairs = [*itertools.product(args.datasets, args.encoders)]
+    for loss in losses if args.losses else ():
+        if not any(recipe_of(*pair, loss) in RECIPES for pair in pairs):
+            parser.error(f"there is no recipe for --losses {loss}")
+    known = [
+        (*pair, loss)
+        for pair in pairs
+        if any(recipe_of(*pair, loss) in RECIPES for loss in losses)
+        for loss in dict.fromkeys((*LOSSES, *losses))
+        if recipe_of(*pair, loss) in RECIPES
     ]
-    if not wanted:
-        parser.error(f"there is no recipe for --losses {' '.join(args.losses)}")
+
+    def folders_of(case: tuple[str, str, str]) -> list[Path]:
+        return [args.runs / f"{recipe_of(*case)}-{seed}" for seed in range(args.seeds)]
+
+    finished = [
+        case for case in known if all((f / "metrics.json").exists() for f in folders_of(case))
+    ]
+    for dataset, encoder, loss in known:
+        if loss == PLAIN and loss not in losses and (dataset, encoder, loss) not in finished:
+            parser.error(
+                f"add {PLAIN} to --losses: the others are compared with it, and {args.runs} has no "
+                f"{args.seeds} finished runs of {recipe_of(dataset, encoder, loss)}"
+            )
     about = environment("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy")
     args.out.mkdir(parents=True, exist_ok=True)
     keys, trained = ("dataset", "encoder", "loss"), []
-    for case in wanted:
-        recipe = recipe_of(*case)
-        folders = [args.runs / f"{recipe}-{seed}" for seed in range(args.seeds)]
+    for case in known:
+        if case[2] not in losses and case not in finished:
+            continue
+        recipe, folders = recipe_of(*case), folders_of(case)
         for seed, folder in enumerate(folders):
             flags = ["--recipe", recipe, "--data", str(args.data / case[0]), "--seed", str(seed)]
             run("recommend", flags, folder)
-        shutil.copy(folders[0] / "curves.png", args.out / f"{recipe}.png")
         trained.append(collect(*case, folders))
+        if case[2] not in losses:
+            continue
+        shutil.copy(folders[0] / "curves.png", args.out / f"{recipe}.png")
         seeds = [
             {**dict(zip(keys, case)), "seed": seed, **row}
             for seed, row in enumerate(trained[-1].scores)
@@ -158,7 +178,7 @@ def main() -> None:
         record(args.out / "per_seed.csv", seeds, keys, {})
         record(args.out / "losses.csv", [trained[-1].row], keys, about)
     compare(trained)
-    rows = [one.row for one in trained]
+    rows = [one.row for one in trained if one.row["loss"] in losses]
     record(args.out / "losses.csv", rows, keys, about)
     show(rows, (*keys, *METRICS, "gain", "p_users"))
 

@@ -111,17 +111,32 @@ def test_losses_are_compared_with_the_plain_one_over_seeds_and_users(runs, monke
     assert float(others[0]["p_seeds"]) < 0.05 < float(others[1]["p_users"])
 
 
-def test_one_loss_alone_is_compared_with_nothing(runs, monkeypatch, tmp_path):
+def test_the_plain_loss_must_be_named_or_finished(runs, monkeypatch, tmp_path, capsys):
     flags = "--losses", "bsl", "--out", tmp_path / "standard", "--runs", tmp_path / "runs"
-    call(standard_splits, monkeypatch, "--data", tmp_path, *flags)
-    assert len(runs) == SEEDS
-    (row,) = read_csv(tmp_path / "standard/losses.csv")
-    assert "gain" not in row
+    with raises(SystemExit) as left:
+        call(standard_splits, monkeypatch, "--data", tmp_path, *flags)
+    assert left.value.code == 2
+    assert "add info_nce to --losses" in capsys.readouterr().err
+    assert not runs
 
 
-def test_a_loss_without_a_recipe_is_refused(runs, monkeypatch, tmp_path, capsys):
+def test_a_repeated_loss_keeps_its_tests_and_the_other_rows(runs, monkeypatch, tmp_path):
+    flags = "--data", tmp_path, "--runs", tmp_path / "runs", "--out", tmp_path / "standard"
+    call(standard_splits, monkeypatch, *flags)
+    path, names = tmp_path / "standard/losses.csv", ("gain", "p_seeds", "p_users", "ndcg@20")
+    before = {row["loss"]: [row[name] for name in names] for row in read_csv(path)}
+    monkeypatch.setattr(standard_splits, "run", lambda *_: None)
+    call(standard_splits, monkeypatch, *flags, "--losses", "hard")
+    after = read_csv(path)
+    assert {row["loss"]: [row[name] for name in names] for row in after} == before
+    assert after[-1]["loss"] == "hard"
+    assert after[-1]["gain"]
+
+
+@pytest.mark.parametrize("losses", [["mpr"], ["info_nce", "mpr"]])
+def test_a_loss_without_a_recipe_is_refused(losses, runs, monkeypatch, tmp_path, capsys):
     with raises(SystemExit):
-        call(standard_splits, monkeypatch, "--data", tmp_path, "--losses", "mpr")
+        call(standard_splits, monkeypatch, "--data", tmp_path, "--losses", *losses)
     assert "there is no recipe for --losses mpr" in capsys.readouterr().err
     assert not runs
 
