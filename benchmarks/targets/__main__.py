@@ -184,9 +184,19 @@ def main(arguments: list[str] | None = None) -> int:
     flags.add_argument("--jobs", type=count, default=2, help="targets compiled at a time")
     flags.add_argument("--list", action="store_true", help="print the programs and exit")
     args = flags.parse_args(arguments)
+    if args.measure and args.targets:
+        flags.error("--measure runs on the device of this machine; omit --targets")
+    if args.update and args.out:
+        flags.error("--update writes the committed file; omit --out")
+    try:
+        re.compile(args.only)
+    except re.error as error:
+        flags.error(f"--only must be a regular expression, got {args.only!r}: {error}")
     chosen = args.targets or list(QUICK_TARGETS if args.quick else TARGETS)
     chosen = [HERE] if args.measure else chosen
     names = {target: choose(args.only, target, args.quick) for target in chosen}
+    if not any(names.values()):
+        flags.error(f"no program for --only {args.only!r} and {', '.join(chosen)}")
     if args.list:
         for target, programs in names.items():
             print(target, *programs, sep="\n  ")

@@ -427,6 +427,23 @@ def test_the_command_writes_limits_and_checks_them(fake, capsys, monkeypatch):
     assert "kernels per step: 60, limit 55 (was 50)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--only", "("], "--only must be a regular expression, got '('"),
+        (["--only", "nosuch", "--quick", "--check"], "no program for --only 'nosuch'"),
+        (["--measure", "--targets", "t4"], "omit --targets"),
+        (["--update", "--out", "rows.csv"], "omit --out"),
+    ],
+)
+def test_flags_without_an_effect_are_refused(flags, message, fake, capsys):
+    write_csv(fake / "stated.csv", [ROW | {"program": "loss/dcl/1024"}])
+    with pytest.raises(SystemExit) as left:
+        command.main(flags)
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_limits_of_another_compiler_are_refused(fake, capsys):
     write_csv(fake / "stated.csv", [ROW | {"program": "loss/dcl/1024", "jax": "0.2"}])
     assert command.main(["--targets", "t4", "--only", "loss/dcl", "--check"]) == 1
