@@ -102,6 +102,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.5, help="of each search; 0 for none")
     parser.add_argument("--out", type=Path, default=RESULTS / "defaults")
     args = parser.parse_args()
+    if not 0 <= args.minutes < float("inf"):
+        parser.error(f"--minutes must be finite, at least 0, got {args.minutes:g}")
     makers, prefix = (NEW, "new-") if args.new else (DATASETS, "")
     if unknown := sorted({*(args.datasets or ())} - makers.keys()):
         parser.error(f"--datasets takes some of {', '.join(makers)}, got {unknown[0]}")

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from _helpers.commands import call
+from _helpers.refusals import raises
 
 from benchmarks import defaults
 from benchmarks._report import RESULTS, read_csv
@@ -49,6 +51,15 @@ def test_stored_results_do_not_change_if_they_are_written_again(tmp_path):
     defaults.write_results(tmp_path, "", [], {}, [*defaults.DATASETS])
     want = (RESULTS / "defaults" / "runs.csv").read_text()
     assert (tmp_path / "runs.csv").read_text() == want
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "inf"])
+def test_times_of_searches_are_checked_before_a_run(minutes, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(defaults, "run", lambda *_: pytest.fail("a run has begun"))
+    monkeypatch.chdir(tmp_path)
+    with raises(SystemExit):
+        call(defaults, monkeypatch, "--data", "sets", "--minutes", minutes)
+    assert f"--minutes must be finite, at least 0, got {minutes}" in capsys.readouterr().err
 
 
 def test_methods_are_ranked_among_those_of_equal_mode():
