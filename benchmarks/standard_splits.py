@@ -144,6 +144,8 @@ def main() -> None:
         for loss in dict.fromkeys((*LOSSES, *losses))
         if recipe_of(*pair, loss) in RECIPES
     ]
+    if not known:
+        parser.error("there is no recipe for these --datasets and --encoders")
 
     def folders_of(case: tuple[str, str, str]) -> list[Path]:
         return [args.runs / f"{recipe_of(*case)}-{seed}" for seed in range(args.seeds)]

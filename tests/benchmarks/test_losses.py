@@ -48,8 +48,8 @@ def test_rows_of_losses_that_are_not_named_stay(monkeypatch, tmp_path):
         folder.mkdir(parents=True)
         loss = flags[flags.index("--loss") + 1]
         score = {"info_nce": 0.4, "dpl": 0.5}[loss]
-        found = {"ndcg@20": score, "seconds": 1.0}
-        found["chosen"] = {"point": {losses.searched(loss): 0.1}}
+        chosen = {"point": {losses.searched(loss): 0.1}}
+        found = {"ndcg@20": score, "seconds": 1.0, "chosen": chosen}
         (folder / "metrics.json").write_text(json.dumps(found))
         seeds = [{"ndcg@20": score + x} for x in (-0.01, 0.01)]
         (folder / "metrics_by_seed.json").write_text(json.dumps(seeds))

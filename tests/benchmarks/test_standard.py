@@ -141,5 +141,11 @@ def test_a_loss_without_a_recipe_is_refused(losses, runs, monkeypatch, tmp_path,
     assert not runs
 
 
+def test_an_encoder_without_recipes_is_refused(runs, monkeypatch, tmp_path, capsys):
+    with raises(SystemExit):
+        call(standard_splits, monkeypatch, "--data", tmp_path, "--encoders", "lightgcn")
+    assert "there is no recipe for these --datasets" in capsys.readouterr().err
+
+
 def test_recipes_of_the_standard_splits_are_there():
     assert standard_splits.recipe_of("gowalla", "lightgcn", "bsl") in recipes.RECIPES
