@@ -250,7 +250,7 @@ def read_files(config: Config) -> None:
     """Reads the data that the options name, so that errors come before the first problem.
 
     Raises:
-      ValueError: If data are of another form.
+      ValueError: If data have another form.
       OSError: If data are missing.
     """
     if config.images is not None:
