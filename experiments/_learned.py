@@ -48,7 +48,7 @@ class Learned:
         """Returns the features of unaugmented examples, before the projection head."""
         if isinstance(examples, jax.Array) or len(examples) <= ON_DEVICE:
             return _represent(self.task, self.params, self.model_state, jnp.asarray(examples))
-        return in_parts(self.features, examples)
+        return in_parts(self.features, examples, ON_DEVICE)
 
     def two_views(self, examples: Any, seed: int) -> tuple[jax.Array, jax.Array]:
         """Returns unit-norm embeddings of two random views of each example."""
@@ -59,9 +59,7 @@ class Learned:
         return _aligned(*self.two_views(examples[spaced(len(examples), _ALIGNED)], seed))
 
 
-def in_parts(
-    compute: Callable[[Any], jax.Array], examples: Any, size: int = ON_DEVICE
-) -> jax.Array:
+def in_parts(compute: Callable[[Any], jax.Array], examples: Any, size: int) -> jax.Array:
     """Concatenates what a function computes of parts of ``examples``, which are on the host."""
     parts = (examples[i : i + size] for i in range(0, len(examples), size))
     return jnp.concatenate([compute(part) for part in parts])

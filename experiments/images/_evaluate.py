@@ -9,7 +9,7 @@ import numpy as np
 
 from crl_jax import data, metrics, tasks, train
 
-from .._learned import BLOCK, Learned, in_parts, neighbours
+from .._learned import BLOCK, ON_DEVICE, Learned, in_parts, neighbours
 from .._study import Evaluation
 from ._config import ProtocolOptions
 
@@ -105,4 +105,4 @@ def _published(
         eval_every=options.probe_epochs,
     )  # fmt: skip
     logits = partial(classifier.logits, fitted.run(), {}, block_size=BLOCK)
-    return in_parts(lambda part: logits(jnp.asarray(part)), test.images)
+    return in_parts(lambda part: logits(jnp.asarray(part)), test.images, ON_DEVICE)

@@ -68,7 +68,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
     finish(of.module.main, whole, [*flags, "host"])
     assert not sizes
     for module in (_learned, of_images, of_pairs):
-        monkeypatch.setattr(module, "_ON_DEVICE", 20)
+        monkeypatch.setattr(module, "ON_DEVICE", 20)
     arguments = [*flags, "disk" if on_disk else "host", "--out", str(killed)]
     kill(of.module.main, arguments, monkeypatch, lambda checkpoint, loop: loop.epoch == 1)
     assert resume(of.module.main, killed, monkeypatch)[0] == 2
