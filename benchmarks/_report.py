@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from experiments._files import replacing
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -132,17 +134,11 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """Writes rows as CSV, atomically; floats have seven significant digits, None is empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = dict.fromkeys(name for row in rows for name in row)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
-            writer.writeheader()
-            for row in rows:
-                shown = {k: f"{v:.7g}" if isinstance(v, float) else v for k, v in row.items()}
-                writer.writerow(shown)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: f"{v:.7g}" if isinstance(v, float) else v for k, v in row.items()})
 
 
 class Timing(NamedTuple):

@@ -101,6 +101,12 @@ def per_seed(folder: Path) -> list[Row]:
     return [{"seed": seed, **metrics} for seed, metrics in enumerate(found)]
 
 
+def kept_rows(before: Sequence[Row], rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
+    """Returns the earlier rows that no new row with equal keys replaces."""
+    new = {tuple(row[key] for key in keys) for row in rows}
+    return [row for row in before if tuple(row[key] for key in keys) not in new]
+
+
 def record(
     path: Path, rows: Sequence[Row], keys: Sequence[str], about: Row,
     order: Callable[[Row], Any] | None = None,
@@ -114,9 +120,7 @@ def record(
       about: Further columns of the new rows.
       order: Sort key of all rows; by default, the new ones are the last.
     """
-    new = {tuple(row[key] for key in keys) for row in rows}
-    kept = [row for row in read_csv(path) if tuple(row[key] for key in keys) not in new]
-    found = [*kept, *({**row, **about} for row in rows)]
+    found = [*kept_rows(read_csv(path), rows, keys), *({**row, **about} for row in rows)]
     write_csv(path, found if order is None else sorted(found, key=order))
 
 

@@ -23,8 +23,9 @@ import numpy as np
 
 from crl_jax import baselines, data, metrics
 
+from ._comparison import check_names
 from ._report import RESULTS, Row, environment, one_line_errors, read_csv, write_csv
-from ._runs import read_json, run, show
+from ._runs import kept_rows, read_json, run, show
 
 METRIC = "ndcg@20"
 LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl")
@@ -105,8 +106,7 @@ def main() -> None:
     if not 0 <= args.minutes < float("inf"):
         parser.error(f"--minutes must be finite, at least 0, got {args.minutes:g}")
     makers, prefix = (NEW, "new-") if args.new else (DATASETS, "")
-    if unknown := sorted({*(args.datasets or ())} - makers.keys()):
-        parser.error(f"--datasets takes some of {', '.join(makers)}, got {unknown[0]}")
+    check_names(parser, "--datasets", sorted(args.datasets or ()), makers)
     args.runs.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for name in args.datasets or makers:
@@ -167,9 +167,7 @@ def write_results(
         own = tuple(row[key] for key in keys)
         return datasets.index(row["dataset"]), places.get(own, len(places))
 
-    new = {tuple(row[key] for key in keys) for row in rows}
-    known = {row["dataset"] for row in rows}
-    kept = [row for row in before if tuple(row[key] for key in keys) not in new]
+    known, kept = {row["dataset"] for row in rows}, kept_rows(before, rows, keys)
     found = sorted([*kept, *({**row, **about} for row in rows)], key=place)
     with_regret([row for row in found if row["dataset"] in known])
     write_csv(path, found)

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from crl_jax.train import Selection
 
+from ._files import replacing
 from ._learned import spaced
 
 # Of more points only the chosen one has a name; the others share a grey line.
@@ -86,9 +87,8 @@ def curves(
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Writes a PNG, atomically."""
-    partial = path.with_name(path.name + ".partial")
-    figure.savefig(partial, dpi=120, format="png")
-    partial.replace(path)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
 
 
 def _legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import crl_jax
 from crl_jax import train
 
+from ._files import replacing
 from ._program import program
 from ._ranges import read_json
 from ._schema import C, Schema, to_json
@@ -179,7 +180,7 @@ def write_sweep(
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Writes a CSV file, atomically."""
-    with _replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
@@ -187,7 +188,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
     """Writes an npz file, atomically."""
-    with _replacing(path) as partial, partial.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)
 
 
@@ -210,28 +211,10 @@ def read_arrays(path: Path, *names: str) -> list[np.ndarray]:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text file, atomically."""
-    with _replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Yields the path of a new file, which replaces ``path`` after the body.
-
-    If the body fails, the new file is removed, and an error of the system names ``path``.
-    """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        yield partial
-        partial.replace(path)
-    except BaseException as error:
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Problems whose false negatives are known, each a function of a seed and the options."""
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ def exposed(config: Config, seed: int) -> Scores:
     return _of_users(problem.train, problem.valid, unlabelled, _pairs(problem.test), labelled, seed)
 
 
+@lru_cache(maxsize=1)  # the first seed is read before the first problem
 def _load_exposed(config: Config, seed: int) -> Problem:
     assert config.data is not None
     options = DataOptions(
