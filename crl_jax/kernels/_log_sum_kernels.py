@@ -124,29 +124,31 @@ def _histogram_kernel(
         parts = [slice(key, key + 32 * 8) for key in range(0, n_keys, 32 * 8)]
         planes = [_bit_planes(within[part, lanes]) for part in parts]
         higher = [] if beyond is None else [_bit_planes(beyond[part, lanes]) for part in parts]
-        _add_counts(counts, lanes, planes, higher)
+        _add_counts(options.bins, counts, lanes, planes, higher)
 
 
 def _add_counts(
-    counts: Any, lanes: slice, planes: list[list[Array]], higher: list[list[Array]]
+    bins: int, counts: Any, lanes: slice, planes: list[list[Array]], higher: list[list[Array]]
 ) -> None:
     """Adds the counts of bins, 128 after 128, to those of some rows.
 
     Args:
+      bins: Number of bins; of fewer than 128, only these are counted.
       counts: Counts ``[blocks, 128, rows]``.
       lanes: The rows.
       planes: For each part of the keys, the bits of their bins within 128, then the mask.
       higher: For each part, the bits of the block of 128 bins; empty if there is one.
     """
     n_bits = (counts.shape[0] - 1).bit_length()
+    n_within = min(max((bins - 1).bit_length(), 3), 7)  # whole groups of 8 bins
 
     def add(block: Any, _: None) -> None:
         masks = [part[7] for part in planes]
         for bit in range(n_bits):
             flip = ((block >> bit) & 1) - 1  # all bits where that of the block is 0
             masks = [mask & (part[bit] ^ flip) for mask, part in zip(masks, higher, strict=True)]
-        of_bins = _masks_of_bins(masks, planes, 6)
-        for first in range(0, LANES, 8):
+        of_bins = _masks_of_bins(masks, planes, n_within - 1)
+        for first in range(0, 2**n_within, 8):
             totals = [_ones(next(of_bins)) for _ in range(8)]
             counts[block, first : first + 8, lanes] += _sums_of_sublanes(totals)
 

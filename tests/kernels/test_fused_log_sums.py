@@ -103,7 +103,7 @@ def test_sums_and_gradients(bins):
     assert_close(got, want)
 
 
-@pytest.mark.parametrize(("bins", "n_keys"), [(128, 512), (300, 128)])
+@pytest.mark.parametrize(("bins", "n_keys"), [(5, 256), (20, 512), (128, 512), (300, 128)])
 def test_histogram_counts_the_negatives_in_each_bin(bins, n_keys):
     rng = np.random.default_rng(bins + n_keys)
     x, y = rng.integers(-9, 10, (128, DIM)), rng.integers(-9, 10, (1024, DIM))
