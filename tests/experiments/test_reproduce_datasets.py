@@ -389,8 +389,8 @@ def test_l2_on_rows_does_not_depend_on_their_number(worlds):
     bpr, *_ = contrastive.methods("5.2", "lightgcn", "gowalla", world)
     axes = axes_of(bpr)
     assert list(axes) == ["weight_decay"]
-    np.testing.assert_allclose(axes["weight_decay"], [1e-4, 2e-4, 3e-4, 5e-4])
-    np.testing.assert_allclose(bpr.minibatch.learning_rate, 3e-2)
+    np.testing.assert_allclose(axes["weight_decay"], [2e-4, 4e-4, 6e-4, 1e-3])
+    np.testing.assert_allclose(bpr.minibatch.learning_rate, 6e-2)
 
 
 def test_only_changed_settings_are_part_of_the_key(worlds):
