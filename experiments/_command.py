@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,6 +19,11 @@ from ._signals import advice
 
 _SIZES = ("batch_size", "n_neg", "dim", "width", "queue")
 """Fields whose flags reduce the memory of a program."""
+_STATUS = re.compile(
+    "(ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION|INTERNAL|RESOURCE_EXHAUSTED|"
+    "UNAVAILABLE|UNKNOWN): "
+)
+"""Status code of the runtime; JAX raises some of its errors as a plain ``ValueError``."""
 
 
 def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
@@ -39,19 +45,26 @@ def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
     except BrokenPipeError:  # the reader of the output has closed the pipe
         sys.stdout = None  # prevents a flush at exit
         return 1
-    except (ValueError, ImportError, OSError, TrainingDiverged) as error:
-        return _refuse(error, flags)
+    except (
+        ValueError, ImportError, OSError, TrainingDiverged, jax.errors.JaxRuntimeError
+    ) as error:  # fmt: skip
+        return _refuse(_explain(error, flags), flags)
     except MemoryError as error:
         return _refuse(f"out of memory. {error}".strip(), flags)
-    except jax.errors.JaxRuntimeError as error:  # such as a device without enough memory
-        said = str(error).partition("\n")[0]
-        if "out of memory" in said.lower():
-            lower = " or ".join(flags[name] for name in _SIZES if name in flags)
-            said = f"{said} Reduce {lower}."
-        if joined():
-            said = f"not all processes work any more: {said.rstrip('.')}. {advice()}"
-        return _refuse(said, flags)
     return 0
+
+
+def _explain(error: Exception, flags: Mapping[str, str]) -> object:
+    """Returns an error, or the message for one of the runtime, with advice."""
+    if not isinstance(error, jax.errors.JaxRuntimeError) and not _STATUS.match(str(error)):
+        return error
+    said = str(error).partition("\n")[0]
+    if "out of memory" in said.lower():  # of a device
+        lower = " or ".join(flags[name] for name in _SIZES if name in flags)
+        said = f"{said} Reduce {lower}."
+    if joined():
+        said = f"not all processes work any more: {said.rstrip('.')}. {advice()}"
+    return said
 
 
 def _refuse(message: object, flags: Mapping[str, str]) -> int:

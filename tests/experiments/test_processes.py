@@ -1,6 +1,7 @@
 """Tests of ``--processes``: multi-process training, and a job with a killed process."""
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from _helpers.commands import one_line
 from _helpers.jobs import free_port, start
 from _helpers.studies import files_of, history, read
 
-from experiments import _processes, graphs, recommend
+from experiments import _command, _processes, graphs, recommend
 from experiments._processes import join
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -80,6 +81,24 @@ def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
     assert recommend.main(["--resume", str(two), "--mesh", "data=4"]) == 0
     assert values(two, *names) == pytest.approx(values(one, *names), abs=1e-4)
     assert recommend.main(["--resume", str(two), "--mesh", "data=64"]) == 0  # it is finished
+
+
+@pytest.mark.parametrize("kind", [jax.errors.JaxRuntimeError, ValueError])
+def test_a_process_says_that_another_has_ended(kind, monkeypatch, capsys):
+    """JAX raises either: with one CPU device per process, errors of Gloo are a ``ValueError``."""
+    said = "UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [::1]:27550"
+
+    def command():
+        raise kind(said)
+
+    left = []
+    monkeypatch.setattr(_command, "joined", lambda: True)
+    monkeypatch.setattr(_command, "advice", lambda: "Go on with: it")
+    monkeypatch.setattr(os, "_exit", left.append)
+    _command.run(command, {})
+    assert left == [2]
+    want = f"error: not all processes work any more: {said}. Go on with: it"
+    assert one_line(capsys.readouterr().err) == want
 
 
 @pytest.mark.slow
