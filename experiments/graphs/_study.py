@@ -25,8 +25,8 @@ from ._embed import save_encoder
 from ._host import GraphLearned, GraphRows, RowViews, measure_on, sizes_of
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
-_DESCRIPTION = """Learn representations of graphs without labels, by contrasting two views of each
-(GraphCL), and evaluate them by labels: by a cross-validated support vector machine.
+_DESCRIPTION = """Learn representations of graphs without labels, by contrasting two views of
+each (GraphCL), and evaluate them by labels: by a cross-validated support vector machine.
 
   {program}                                   simulated graphs
   {program} --data MUTAG --loss debiased      a folder with graphs of your own

@@ -25,8 +25,9 @@ Writes to the output directory, each as PNG and CSV: figure_2_3 (density of an o
 figure_4_3 and figure_6_4 (densities of true and false negatives), figure_6_1 (density ratio by
 score), figure_6_8 (drawn scores), figure_6_9 (mean square errors), figure_6_10 (means), weights,
 misspecified (bias under wrong assumptions), populations (bias by density of the scores),
-convergence (errors as N grows), smoothed (weights as scores converge), lemma_5_2 and lemma_5_3
-(error of DPL), theorem_4_1 (sampling risk), information (bound on mutual information), nce, punce.
+convergence (errors as N grows), smoothed (weights as scores converge), lemma_5_2 and
+lemma_5_3 (error of DPL), theorem_4_1 (sampling risk), information (bound on mutual information),
+nce, punce.
 """
 RATE_FROM = 64
 """Smallest N used to fit the rates; below, higher-order terms matter."""

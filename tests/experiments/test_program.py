@@ -33,6 +33,17 @@ def test_help_shows_how_the_command_was_called(name, started, shown, monkeypatch
     assert f"usage: {shown.format(name)} " in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_help_breaks_no_line_in_a_sentence(name, monkeypatch, capsys):
+    """Tyro joins the lines of a paragraph, except one that begins with another character."""
+    monkeypatch.setattr(sys, "argv", ["crl-jax", name, "--help"])
+    monkeypatch.setattr("experiments.__main__.mind", lambda command: command())
+    with raises(SystemExit):
+        main()
+    described = capsys.readouterr().out.partition("╭")[0].splitlines()[1:]
+    assert [line for line in described if line and not line[0].isalpha() and line[0] != " "] == []
+
+
 def test_what_is_not_installed_is_told(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["crl-jax", "recommend"])
     monkeypatch.setattr("experiments.__main__.mind", lambda command: command())
