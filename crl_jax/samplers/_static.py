@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_shape
+from .._floats import at_least_float32
 from .._hyperparams import Range
 from .._pytree import pytree_dataclass
 from .._search import search_rows
@@ -86,6 +87,7 @@ class _Table(NamedTuple):
 
 
 def _table(weights: Float[Array | np.ndarray, "n_items"], positives: Positives) -> _Table:
+    (weights,) = at_least_float32(weights)  # shares of _TOTAL exceed float16
     # The sum of large weights could overflow; a power of 2 changes no digit.
     scaled = jnp.ldexp(weights, -jnp.frexp(jnp.max(weights))[1])
     share = scaled / jnp.sum(scaled) * _TOTAL

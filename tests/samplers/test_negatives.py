@@ -442,6 +442,16 @@ def test_large_weights_do_not_overflow():
     assert abs(np.mean(np.asarray(ids) == 1) - 0.75) < 0.04  # 5 standard deviations
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_weights_of_half_precision(dtype):
+    """The weights are exact in both types, their integer shares are not."""
+    world = World([[0], [1, 2]], 4)
+    sampler = PNS(jnp.array([1, 3, 4, 8], dtype))
+    ids, _ = draw(sampler, jax.random.key(0), world.batch([0] * 4000))
+    # Binomial(4000, p): the standard deviation is at most 32.
+    assert np.abs(np.bincount(ids[:, 0], minlength=5) - [0, 800, 1067, 2133, 0]).max() < 160
+
+
 def test_a_sample_of_the_catalogue_is_uniform():
     world = World([[0], [1, 2]], 4)
     sample = draw_sample(jax.random.key(0), world.batch([0]).positives, 4000)
