@@ -83,7 +83,7 @@ def row_log_sums(
 ) -> tuple[Float[Array, "n k"], Int[Array, "n"]]:
     r"""Computes :math:`\log \sum_j w_{ij} e^{p_{ik} s_{ij}}` without storing the scores.
 
-    Reverse-mode differentiable with respect to ``x``, ``y`` and ``exponents``; weights are
+    Reverse-mode differentiable, once, with respect to ``x``, ``y`` and ``exponents``; weights are
     constants in the gradient.
 
     Precision: scores and gradients are products of the platform's default precision, as in all

@@ -58,7 +58,8 @@ def fused_view_loss(
     tiles that stay in fast memory, and compute them again in the backward pass. On other platforms,
     for 64-bit embeddings or ids, and for a symbolic batch size, it is :func:`tiled_view_loss`.
     ``jax.export`` of the kernels supports the platform ``tpu`` alone, not several platforms in one
-    call.
+    call. They are differentiable once, in reverse mode; use :func:`tiled_view_loss` for second
+    derivatives.
 
     Precision: that of :func:`view_scores`.
 
