@@ -18,6 +18,15 @@ from ._positives import Positives
 class _Composite(Sampler):
     """Several samplers, each with its own random key and state."""
 
+    def __post_init__(self) -> None:
+        for sampler in self._parts:
+            # The mask of a pool would be lost.
+            if getattr(sampler, "is_shared", False):
+                raise ValueError(
+                    f"The parts of {type(self).__name__} must draw negatives for each anchor, got "
+                    f"{type(sampler).__name__}, whose negatives are shared."
+                )
+
     @property
     @abstractmethod
     def _parts(self) -> tuple[Sampler, ...]: ...
@@ -66,14 +75,19 @@ class MixedSampler(_Composite):
     last samplers are unused.
 
     Attributes:
-      samplers: The samplers, at least one.
+      samplers: The samplers, at least one and none with shared negatives.
+
+    Raises:
+      ValueError: If there is no sampler, or one is a :class:`SharedSampler`.
     """
 
     samplers: tuple[Sampler, ...]
 
     def __post_init__(self) -> None:
-        if isinstance(self.samplers, (tuple, list)) and not self.samplers:
-            raise ValueError("`samplers` must hold at least one sampler, got none.")
+        if isinstance(self.samplers, (tuple, list)):
+            if not self.samplers:
+                raise ValueError("`samplers` must hold at least one sampler, got none.")
+            super().__post_init__()
 
     @property
     def _parts(self) -> tuple[Sampler, ...]:
@@ -112,6 +126,9 @@ class StagedSampler(_Composite):
       first: Sampler of the first epochs.
       then: Sampler of the remaining epochs.
       epochs: Number of epochs of ``first``, >= 0.
+
+    Raises:
+      ValueError: If ``epochs`` is negative, or a sampler is a :class:`SharedSampler`.
 
     References:
       "Contrastive Learning for Personalized Recommendation", section 4.5.2.3, BNS-2.

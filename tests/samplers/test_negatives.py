@@ -14,7 +14,18 @@ from scipy import stats
 from crl_jax import samplers
 from crl_jax.data import Interactions
 from crl_jax.models import Tables
-from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, MixedSampler, StagedSampler
+from crl_jax.samplers import (
+    AOBPR,
+    BNS,
+    DNS,
+    PNS,
+    RNS,
+    SRNS,
+    InBatch,
+    MixedSampler,
+    SharedRNS,
+    StagedSampler,
+)
 from crl_jax.samplers._dynamic import truncated_geometric
 from crl_jax.samplers._ecdf import draw_sample
 
@@ -355,6 +366,8 @@ def test_samplers_say_what_is_wrong_with_an_argument(world):
         (lambda: SRNS(memory=0), "`memory` must be at least 1, got 0"),
         (lambda: StagedSampler(RNS(), RNS(), -1), "`epochs` must lie in"),
         (lambda: MixedSampler(()), "`samplers` must hold"),
+        (lambda: MixedSampler((RNS(), SharedRNS())), "for each anchor, got SharedRNS"),
+        (lambda: StagedSampler(InBatch(), RNS()), "for each anchor, got InBatch"),
     ):
         with raises(ValueError, match=message):
             make()
