@@ -100,7 +100,8 @@ def row_log_sums(
       weight: Weight of scores as a function of their ranks, estimated as in
         :func:`crl_jax.stats.of_binned_ranks`; ``None`` for weights of 1. Static.
       params: Per-anchor parameters of ``weight``, shape ``[N, P]``.
-      bins: Number of bins of the ranks, static; the kernels round it up to a multiple of 128.
+      bins: Number of bins of the ranks, static; the kernels count a power of two from 8 to 128, or
+        a multiple of 128.
       interpret: Whether to interpret the kernels, for tests on a CPU.
 
     Returns:
