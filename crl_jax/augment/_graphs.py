@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from .._checks import check_count
+from .._floats import share_of
 from .._hyperparams import Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..models import GraphArrays, GraphBatch
@@ -322,6 +323,4 @@ def _threshold_by_sorting(values: Array, graph: Array, count: Array) -> UInt32[A
 
 def count_from_ratio(ratio: Array, n: Int[Array, "graphs"]) -> Array:
     """``ratio * n`` rounded down, as in published code."""
-    # In float32 0.2 * 5 is 1 and 0.1 * 30 is 3.0000001; 0.7 * 10 would be 6.9999995.
-    product = ratio * n.astype(jnp.float32)
-    return jnp.minimum(jnp.floor(product * (1 + 1e-6)).astype(jnp.int32), n)
+    return jnp.floor(share_of(ratio, n)).astype(jnp.int32)

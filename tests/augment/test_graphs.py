@@ -70,6 +70,13 @@ def test_a_batch_has_the_graphs():
     check_edges(BATCH)
 
 
+@pytest.mark.parametrize("tenths", [1, 3, 7, 9])
+def test_a_ratio_is_rounded_down_in_small_and_large_graphs(tenths):
+    n = np.r_[1:1000, 113_781, 146_287, 399_900:400_000]
+    found = _graphs.count_from_ratio(jnp.float32(tenths / 10), jnp.asarray(n))
+    np.testing.assert_array_equal(found, tenths * n // 10)
+
+
 @each_ratio
 def test_dropping_nodes_leaves_the_others_with_their_edges(ratio):
     view = CHANGES["drop_nodes"](keys_of(0), BATCH, ratio)
