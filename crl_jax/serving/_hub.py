@@ -167,14 +167,16 @@ def from_hub(
         raise ValueError(f"`sha256` must be 64 lower-case hexadecimal digits, got {sha256!r}.")
     api = _hub_api("from_hub") if api is None else api
     if sha256 is None:
-        facts = Path(api.hf_hub_download(repo_id, _CONFIG, revision=revision)).read_text("utf-8")
+        config = Path(api.hf_hub_download(repo_id, _CONFIG, revision=revision))
         try:
-            sha256 = json.loads(facts)["sha256"]
-        except (ValueError, KeyError, TypeError):
+            sha256 = str(json.loads(config.read_text("utf-8"))["sha256"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            sha256 = ""
+        if not _SHA256.fullmatch(sha256):
             raise ValueError(
                 f"`repo_id` must name a repository written by push_to_hub, got {repo_id!r}, whose "
                 f"{_CONFIG} has no sha256."
-            ) from None
+            )
     file = Path(api.hf_hub_download(repo_id, FILE, revision=revision))
     if (got := _sha256(file)) != sha256:
         raise ValueError(

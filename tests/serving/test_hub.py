@@ -162,8 +162,17 @@ def test_checksums(hub):
     a_recommender(1).save(hub.root / "me/toy/main/recommender.npz")
     with raises(ValueError, match=f"expected the sha256 {facts['sha256']}"):
         serving.from_hub("me/toy", api=hub)
-    (hub.root / "me/toy/main/config.json").write_text("{}")
-    with raises(ValueError, match="`repo_id` must name a repository written by push_to_hub"):
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"3", b'{"sha256":', b"\xff", b"[" * 100_000, b'{"sha256": null}', b'{"sha256": "ab"}'],
+)
+def test_a_config_without_a_checksum_is_named(hub, content):
+    serving.push_to_hub(a_recommender(), "me/toy", api=hub)
+    (hub.root / "me/toy/main/config.json").write_bytes(content)
+    message = "`repo_id` must name a repository .*'me/toy', whose config.json has no sha256"
+    with raises(ValueError, match=message):
         serving.from_hub("me/toy", api=hub)
 
 
