@@ -75,10 +75,9 @@ class BaseRecommender(ABC):
     ) -> R:
         """Constructs a recommender from the arrays and the metadata of a file."""
         if (got := meta.get("format")) != cls._format:
-            others = {of._format: of._kind for of in BaseRecommender.__subclasses__()}
-            found = (
-                f"a {others[got]}: use serving.load" if got in others else "another file of arrays"
-            )
+            kinds = (of._kind for of in BaseRecommender.__subclasses__() if of._format == got)
+            kind = next(kinds, None)
+            found = f"a {kind}: use serving.load" if kind else "another file of arrays"
             raise ValueError(f"{file}: expected a {cls._kind}, got {found}.")
         if meta.get("version") != _VERSION:
             raise ValueError(

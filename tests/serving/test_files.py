@@ -88,6 +88,10 @@ def test_another_file_is_named(tmp_path):
             lambda: train.save_checkpoint(path, {"users": np.zeros(3)}, {"epoch": 3}),
             "expected a recommender, got another file",
         ),
+        (
+            lambda: train.save_checkpoint(path, {"users": np.zeros(3)}, {"format": ["npz"]}),
+            "expected a recommender, got another file",
+        ),
         (lambda: recommender().export(path), "expected"),
     ):
         make()
