@@ -1,5 +1,6 @@
 """Atomic file writes."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ def whole(path: Path) -> Iterator[Path]:
     Its name is unique, so that several writers of one path do not disturb each other: the last one
     that finishes wins. It is deleted if writing fails.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:

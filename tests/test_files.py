@@ -1,6 +1,7 @@
 """Atomic writes of files, by one writer and by several."""
 
 import threading
+from pathlib import Path
 
 from _helpers.refusals import raises
 
@@ -30,6 +31,15 @@ def test_a_failed_write_keeps_the_file_and_leaves_nothing_else(tmp_path):
         fail()
     assert path.read_text() == "old"
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_folder_is_named_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, Path()):
+        with raises(IsADirectoryError) as caught, whole(folder):
+            raise AssertionError
+        assert caught.value.filename == str(folder)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_writers_of_one_file_do_not_disturb_each_other(tmp_path):
