@@ -247,6 +247,7 @@ BAD = [  # file name, content, error, and options
     ("a.txt", "one\ntwo\tthree\n", "a.txt:2: expected a text without tabs"),
     ("a.txt", "one\n", "expected two texts or more, .* got 1 texts"),
     ("a.csv", 'one\n"two, three"\nfour, five\n', "a.csv:3: expected one field"),
+    ("a.jsonl", '{"text": "half an emoji \\ud83d", "label": 1}\n', "a.jsonl:1: expected Unicode"),
     ("a.csv", ",,\n", "a.csv: expected a text in each line, got none"),
     ("a.csv", 'text,label\n"x,1\n', "a.csv:2: expected fields with commas"),
     ("a.csv", "text,label\nx\n", "a.csv:2: expected two fields or more"),

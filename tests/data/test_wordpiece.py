@@ -114,6 +114,11 @@ def test_bad_arguments_are_refused():
         WORDS.encode(["a"], length=1)
     with raises(ValueError, match="`texts` must be strings, got 5 at index 1"):
         WORDS.encode(["a", 5], length=4)
+    for call in (WORDS.lengths, lambda x: WordPiece.learn(x, 9), lambda x: WORDS.encode(x, 4)):
+        with raises(ValueError, match="`texts` must be strings, got None at index 1"):
+            call(["a", None])
+        with raises(ValueError, match=r"`texts` must have no surrogates, got '.ud83d' at index 1"):
+            call(["a", "half an emoji \ud83d"])
     with raises(ValueError, match="`size` must be at least 5, got 4"):
         WordPiece.learn(["a"], size=4)
 

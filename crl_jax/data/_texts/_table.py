@@ -240,6 +240,8 @@ def _json_table(path: Path, text: str) -> Table:
             raise DataError(f"{path}:{number}: expected an object of {expected}, got {line!r:.60}.")
         names = list(row) if names is None else names
         cells = ["" if row[name] is None else str(row[name]).strip() for name in names]
+        if any("\ud800" <= char <= "\udfff" for cell in cells for char in cell):
+            raise DataError(f"{path}:{number}: expected Unicode text, got a lone surrogate.")
         rows.append((number, cells))
     if names is None:
         raise DataError(f"{path}: expected an object in each line, got none.")

@@ -115,7 +115,7 @@ class WordPiece:
         are resolved by code points. The result does not depend on the order of the texts.
 
         Raises:
-          ValueError: If ``size`` is below 5.
+          ValueError: If ``size`` is below 5, or a text is invalid, as for :meth:`encode`.
         """
         check_count("size", size, len(SPECIAL) + 1)
         counts = cls(SPECIAL, lowercase)._word_counts(texts)
@@ -134,17 +134,15 @@ class WordPiece:
 
         Raises:
           ValueError: If ``length``, which includes ``[CLS]`` and ``[SEP]``, is below 2, or a text
-            is not a string.
+            is not a string or has a surrogate, which is no character.
         """
         check_count("length", length, 2)
-        for i, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise ValueError(f"`texts` must be strings, got {text!r:.50} at index {i}.")
+        texts = _checked(texts)
         ids = np.full((len(texts), length), self.pieces.index(PAD), np.int32)
         mask = np.zeros((len(texts), length), bool)
         self._tokenizer.enable_truncation(length)
         for start in range(0, len(texts), _BLOCK):
-            block = list(texts[start : start + _BLOCK])
+            block = texts[start : start + _BLOCK]
             for row, encoding in enumerate(self._tokenizer.encode_batch_fast(block), start):
                 tokens = encoding.ids
                 ids[row, : len(tokens)] = tokens
@@ -152,14 +150,18 @@ class WordPiece:
         return Tokens(ids, mask)
 
     def lengths(self, texts: Sequence[str]) -> np.ndarray:
-        """Number of tokens of each text, including ``[CLS]`` and ``[SEP]``; int32 ``[n]``."""
+        """Number of tokens of each text, including ``[CLS]`` and ``[SEP]``; int32 ``[n]``.
+
+        Raises:
+          ValueError: If a text is invalid, as for :meth:`encode`.
+        """
         self._tokenizer.no_truncation()
-        encodings = self._tokenizer.encode_batch_fast(list(texts))
+        encodings = self._tokenizer.encode_batch_fast(_checked(texts))
         return np.array([len(encoding.ids) for encoding in encodings], np.int32)
 
     def _word_counts(self, texts: Iterable[str]) -> Counter[str]:
         """Counts normalized words."""
-        normal = map(self._tokenizer.normalizer.normalize_str, texts)
+        normal = map(self._tokenizer.normalizer.normalize_str, _checked(texts))
         split = self._tokenizer.pre_tokenizer.pre_tokenize_str
         return Counter(word for text in normal for word, _ in split(text))
 
@@ -180,6 +182,22 @@ class WordPiece:
             (LAST, ids[LAST]), (FIRST, ids[FIRST])
         )
         return tokenizer
+
+
+def _checked(texts: Iterable[str]) -> list[str]:
+    """Returns texts as a list; ``ValueError`` unless they are strings that UTF-8 can represent."""
+    texts = list(texts)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"`texts` must be strings, got {text!r:.50} at index {i}.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            surrogate = text[error.start]
+            raise ValueError(
+                f"`texts` must have no surrogates, got {surrogate!r} at index {i}."
+            ) from None
+    return texts
 
 
 # The trainer of tokenizers 0.23 is not used because its result varies between processes with the
