@@ -238,6 +238,15 @@ def test_lines_without_a_text_are_counted(tmp_path):
     }
 
 
+@pytest.mark.parametrize("separator", ",;")
+def test_lines_within_a_quoted_text_are_not_counted(tmp_path, separator):
+    rows = ["text,label", '"two\n\nlines",1', "", " , ", "one,0", "three,1", "four,0", "", ""]
+    fill(tmp_path, {"a.csv": "\n".join(rows).replace(",", separator)})
+    split, messages = warned(load_texts, tmp_path / "a.csv")
+    assert sorted(split.train.texts + split.test.texts) == ["four", "one", "three", "two\n\nlines"]
+    assert [x.rsplit(": ")[-1] for x in messages] == ["skipped 2 blank lines between the others"]
+
+
 THREE = "x\ta\tmore\nx\tb\tless\ny\tc\tmore\n"
 BAD = [  # file name, content, error, and options
     ("a.tsv", "text\tlabel\nx\t1\ny\n", "a.tsv:3: expected fields with tabs"),

@@ -119,6 +119,10 @@ def test_bad_arguments_are_refused():
             call(["a", None])
         with raises(ValueError, match=r"`texts` must have no surrogates, got '.ud83d' at index 1"):
             call(["a", "half an emoji \ud83d"])
+        with raises(
+            ValueError, match="`texts` must be a sequence of strings, got the string 'one'"
+        ):
+            call("one")
     with raises(ValueError, match="`size` must be at least 5, got 4"):
         WordPiece.learn(["a"], size=4)
 

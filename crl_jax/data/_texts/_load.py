@@ -66,9 +66,9 @@ def load_texts(
     Returns:
       The parts. Classes are those of the training part, in numerical or alphabetical order; a file
       ``class.txt`` in the folder names them. Texts without labels have the label -1 and no classes.
-      Blanks around texts are removed, and empty texts are skipped with a warning. The validation
-      file replaces a missing file for training or a missing labelled one for testing, with a
-      warning.
+      Blanks around texts are removed, and empty texts of files are skipped with a warning; those
+      of sequences are refused. The validation file replaces a missing file for training or a
+      missing labelled one for testing, with a warning.
 
     Raises:
       ValueError: If ``source`` or an option is none of these, or a column of a source without

@@ -114,7 +114,6 @@ def read_table(
     kept = list(_lines(text.replace("\r\n", "\n")))
     if not kept:
         raise DataError(f"{path}: expected a text in each line, got none.")
-    warn_if(kept[-1][0] - len(kept), "skipped {n} blank lines between the others", of=str(path))
     if "\t" in kept[0][1]:
         separator = "tab"
     elif suffix == ".csv":
@@ -127,6 +126,7 @@ def read_table(
     if separator == "comma":
         rows = _split_csv(path, text, labelled)
     else:
+        _warn_of_blank_lines(kept[-1][0] - len(kept), path)
         rows = [(number, _split(path, number, line, separator)) for number, line in kept]
     header, words = rows[0][1], {_plain(x) for x in columns if x and isinstance(x, str)}
     if (
@@ -175,6 +175,10 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     return ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
+def _warn_of_blank_lines(count: int, path: Path) -> None:
+    warn_if(count, "skipped {n} blank lines between the others", of=str(path))
+
+
 def _split(path: Path, number: int, line: str, separator: str) -> list[str]:
     """Cells of a line without surrounding blanks."""
     cells = [cell.strip() for cell in line.split("\t")]
@@ -187,12 +191,13 @@ def _split(path: Path, number: int, line: str, separator: str) -> list[str]:
 
 def _split_csv(path: Path, text: str, labelled: bool | None) -> _Rows:
     """Splits CSV by semicolons if only these give two or more fields in every row, else commas."""
-    rows, error = _csv_rows(path, text, ",")
+    rows, n_blank, error = _csv_rows(path, text, ",")
     widths = {len(row) for _, row in rows}
     if error or len(widths) > 1 or max(widths, default=0) < 2:
-        other, other_error = _csv_rows(path, text, ";")
+        other, other_n_blank, other_error = _csv_rows(path, text, ";")
         other_widths = {len(row) for _, row in other}
         if other_error is None and len(other_widths) == 1 and min(other_widths) > 1:
+            _warn_of_blank_lines(other_n_blank, path)
             return other
     if error:
         raise error
@@ -207,12 +212,13 @@ def _split_csv(path: Path, text: str, labelled: bool | None) -> _Rows:
             )
         if not is_single and len(row) < 2:
             raise DataError(f"{path}:{line}: expected two fields or more, got one.")
+    _warn_of_blank_lines(n_blank, path)
     return rows
 
 
-def _csv_rows(path: Path, text: str, delimiter: str) -> tuple[_Rows, DataError | None]:
-    """Parses CSV; returns the rows, and the error that ended parsing."""
-    rows, line = [], 1
+def _csv_rows(path: Path, text: str, delimiter: str) -> tuple[_Rows, int, DataError | None]:
+    """Parses CSV; returns rows, the number of blank ones between them, and an error at the end."""
+    rows, n_blank, n_trailing_blank, line = [], 0, 0, 1
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     limit = csv.field_size_limit(_MAX_FIELD)  # global to the process, 131,072 characters by default
     try:
@@ -220,12 +226,16 @@ def _csv_rows(path: Path, text: str, delimiter: str) -> tuple[_Rows, DataError |
             cells = [field.strip() for field in row]
             if any(cells):
                 rows.append((line, cells))
+                n_blank, n_trailing_blank = n_blank + n_trailing_blank, 0
+            else:
+                n_trailing_blank += 1
             line = reader.line_num + 1
     except csv.Error as error:
-        return rows, DataError(f"{path}:{line}: expected fields with commas, got {error}.")
+        malformed = DataError(f"{path}:{line}: expected fields with commas, got {error}.")
+        return rows, n_blank, malformed
     finally:
         csv.field_size_limit(limit)
-    return rows, None
+    return rows, n_blank, None
 
 
 def _json_table(path: Path, text: str) -> Table:
@@ -240,8 +250,12 @@ def _json_table(path: Path, text: str) -> Table:
             raise DataError(f"{path}:{number}: expected an object of {expected}, got {line!r:.60}.")
         names = list(row) if names is None else names
         cells = ["" if row[name] is None else str(row[name]).strip() for name in names]
-        if any("\ud800" <= char <= "\udfff" for cell in cells for char in cell):
-            raise DataError(f"{path}:{number}: expected Unicode text, got a lone surrogate.")
+        try:
+            "".join(cells).encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{path}:{number}: expected Unicode text, got a lone surrogate in {line!r:.60}."
+            ) from None
         rows.append((number, cells))
     if names is None:
         raise DataError(f"{path}: expected an object in each line, got none.")

@@ -186,6 +186,8 @@ class WordPiece:
 
 def _checked(texts: Iterable[str]) -> list[str]:
     """Returns texts as a list; ``ValueError`` unless they are strings that UTF-8 can represent."""
+    if isinstance(texts, str):
+        raise ValueError(f"`texts` must be a sequence of strings, got the string {texts!r:.50}.")
     texts = list(texts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
