@@ -63,6 +63,10 @@ def save_for_hub(
       ValueError: If an argument is invalid.
     """
     _check_repo_id(repo_id)
+    strings = {"license": license or "", "dataset": dataset or "", "description": description}
+    for name, value in strings.items():
+        if not isinstance(value, str):
+            raise ValueError(f"`{name}` must be a string, got {value!r}.")
     metrics = _checked_metrics(metrics or {})
     try:
         training = json.loads(json.dumps(dict(config or {}), allow_nan=False))
@@ -195,7 +199,9 @@ def _check_repo_id(repo_id: Any) -> None:
         raise ValueError(f"`repo_id` must have the form 'owner/name', got {repo_id!r}.")
 
 
-def _checked_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _checked_metrics(metrics: Any) -> dict[str, float]:
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"`metrics` must be a mapping of names to numbers, got {metrics!r}.")
     for name, value in metrics.items():
         if not isinstance(value, Real) or not math.isfinite(value):
             raise ValueError(f"`metrics` must be finite numbers, got {value!r} for {name!r}.")
