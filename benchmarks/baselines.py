@@ -37,7 +37,6 @@ def load(name: str) -> tuple[data.Interactions, data.Interactions]:
     """Returns the training and the test part."""
     loaded = data.load(Path(os.environ["CRL_DATA"], FILES[name]))
     parts = loaded if isinstance(loaded, data.Split) else data.split_by_ratio(loaded, test=0.2)
-    assert parts.test is not None
     if name != SAMPLE:
         return parts.train, parts.test
     users = np.random.default_rng(0).permutation(parts.train.n_users)[:6_000]

@@ -48,7 +48,7 @@ def standardized(scores: np.ndarray) -> np.ndarray:
 
 
 def evaluated(
-    split: data.Split,
+    split: data.HeldOutSplit,
     members: Sequence[Scores],
     weights: Sequence[Sequence[float] | np.ndarray],
     n_users: int | None = None,
@@ -61,7 +61,6 @@ def evaluated(
       weights: Weightings, each with a number per member.
       n_users: Number of users, chosen at random; all by default.
     """
-    assert split.test is not None
     test = split.test
     if n_users is not None:
         users = np.random.default_rng(0).permutation(np.unique(test.users))[:n_users]
@@ -134,7 +133,7 @@ def _mean_by_user(seeds: Sequence[Mapping[str, Any]]) -> np.ndarray:
     return np.mean([np.asarray(values["ndcg@20"], np.float64) for values in seeds], axis=0)
 
 
-def decided(split: data.Split, members: Sequence[Scores]) -> list[float]:
+def decided(split: data.HeldOutSplit, members: Sequence[Scores]) -> list[float]:
     """Returns the weights of the members: 1 for the first, then the best of each next one.
 
     A member is only added with a weight of :data:`WEIGHTS` if that is better than without it.
@@ -148,9 +147,8 @@ def decided(split: data.Split, members: Sequence[Scores]) -> list[float]:
     return weights
 
 
-def trained(split: data.Split, recipe: str, seed: int, folder: Path) -> serving.Recommender:
+def trained(split: data.HeldOutSplit, recipe: str, seed: int, folder: Path) -> serving.Recommender:
     """Trains a recipe on the training part of a split, and returns its recommender."""
-    assert split.test is not None
     source = folder / "data"
     source.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", split.train), ("test", split.test)):
@@ -178,9 +176,9 @@ def main() -> None:
     assert isinstance(whole, data.Split)
     cut = data.with_validation(whole, valid=0.1, seed=0)
     model, _ = models(args.dataset)[filter_name]
-    inner = data.Split(train=cut.train, test=cut.valid)
+    inner = data.HeldOutSplit(train=cut.train, test=cut.valid)
 
-    def members(split: data.Split, phase: str, seeds: int) -> list[Scores]:
+    def members(split: data.HeldOutSplit, phase: str, seeds: int) -> list[Scores]:
         """Returns the scores of the filter, then those of all seeds of each recipe."""
         folder = args.runs / args.dataset
         found = [

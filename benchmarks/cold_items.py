@@ -80,7 +80,6 @@ def problem(
     warm, cold = (schema.transform(table, x.item_ids) for x in (split.train, split.test))
     nothing = split.test.select(np.zeros(len(split.test), bool))
     whole = split.over_all_items()
-    assert whole.test is not None
     layouts = {
         "cold": metrics.eval_layout(nothing, split.test),
         "all": metrics.eval_layout(whole.train, whole.test),

@@ -83,10 +83,11 @@ def _measured(pos: Any, neg: Any, where: Any, hyperparams: dict[str, Any]) -> di
     return {"alpha": jnp.where(given == _MEASURED, found["alpha"], given)}
 
 
-def measure(split: data.Split, name: str, n_seeds: int, epochs: int | None = None) -> list[Row]:
+def measure(
+    split: data.HeldOutSplit, name: str, n_seeds: int, epochs: int | None = None
+) -> list[Row]:
     """Trains all points of a loss; returns a row for the estimates, and one per seed."""
     assert split.valid is not None
-    assert split.test is not None
     method, density = METHODS[name], split.train.density
     family = FAMILIES[method.family]
     epochs = epochs or default_epochs(len(split.train))

@@ -195,7 +195,6 @@ def fitted(log: data.Interactions) -> list[Row]:
     """Returns the scores of the baselines on the split of ``recommend``."""
     split = data.with_validation(data.split_by_ratio(log, test=0.2, seed=0), valid=0.2, seed=0)
     assert split.valid is not None
-    assert split.test is not None
     known = data.union(split.train, split.valid)
     layouts = metrics.eval_layout(split.train, split.valid), metrics.eval_layout(known, split.test)
 

@@ -51,9 +51,8 @@ def models(dataset: str) -> Mapping[str, tuple[baselines.Baseline, Row]]:
     return {name: (of, _PUBLISHED.get((dataset, name), {})) for name, of in found.items()}
 
 
-def measure(split: data.Split, model: baselines.Baseline) -> Row:
+def measure(split: data.HeldOutSplit, model: baselines.Baseline) -> Row:
     """Fits a filter, and returns its test metrics and the processor time."""
-    assert split.test is not None
     began = process_time()
     layout = metrics.eval_layout(split.train, split.test)
     lists, _ = model.fit(split.train).recommend(layout.users, 20)

@@ -179,7 +179,6 @@ def main() -> None:
     arguments.add_argument("--draws", type=count, default=3, help="samples of held-out users")
     args = arguments.parse_args()
     split = data.read_split(args.data / "train.csv", args.data / "test.csv")
-    assert split.test is not None
     log = data.union(split.train, split.test)
     packages = "crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"
     report = Report(args.out, *packages, held_out=HELD_OUT, given=GIVEN)

@@ -43,7 +43,6 @@ def run_jax(folder: Path, epochs: int, stride: int, mark: Mark) -> list[float]:
     tune_compiler()
     mark("import")
     split = data.read_split(folder / "train.csv", folder / "test.csv")
-    assert split.test is not None
     mark("load")
     fitted = tasks.fit_ranking(
         split.train, split.test if stride < epochs else None, loss=losses.bpr,

@@ -335,7 +335,6 @@ def evaluation_case(mesh: Mesh | None, name: str, auc: bool) -> Case:
     """Ranking metrics of all users over the full catalogue."""
     del mesh
     split = data.split_by_ratio(interactions(name), test=0.2)
-    assert split.test is not None
     layout = metrics.eval_layout(split.train, split.test)
     tables = models.Tables(*(shape(n, 64) for n in SIZES[name][:2]))
     evaluate = partial(metrics.evaluate, models.inner_scores, ks=(5, 10, 20), auc=auc)

@@ -36,6 +36,7 @@ from ._graphs._simulate import simulate_graphs as simulate_graphs
 from ._images._images import Images as Images
 from ._images._images import ImageSplit as ImageSplit
 from ._images._load import load_images as load_images
+from ._interactions import HeldOutSplit as HeldOutSplit
 from ._interactions import Interactions as Interactions
 from ._interactions import Split as Split
 from ._load import columns as columns

@@ -266,6 +266,24 @@ class Split(_split_sampling.Split):
                 )
 
 
+class HeldOutSplit(Split):
+    """A :class:`Split` that has a test part.
+
+    Attributes:
+      test: Test interactions.
+
+    Raises:
+      ValueError: If there is no test part, and as :class:`Split`.
+    """
+
+    test: Interactions
+
+    def __post_init__(self) -> None:
+        if self.test is None:
+            raise ValueError("`test` must be Interactions, got None.")
+        super().__post_init__()
+
+
 def membership_mask(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
     """Whether each interaction of ``part`` is in ``data``, which has the same vocabularies."""
     check_same_vocabularies("part", part, "data", data)

@@ -14,7 +14,7 @@ from ._datasets import DATASETS
 from ._download import download
 from ._errors import DataError
 from ._from_arrays import as_interactions, from_columns
-from ._interactions import Interactions, Split
+from ._interactions import HeldOutSplit, Interactions
 from ._readers import (
     YAHOO_R3,
     ReadOptions,
@@ -76,7 +76,7 @@ def load(
     merge: bool = False,
     cache: str | Path | None = None,
     **options: Unpack[ReadOptions],
-) -> Interactions | Split: ...
+) -> Interactions | HeldOutSplit: ...
 
 
 def load(
@@ -85,7 +85,7 @@ def load(
     merge: bool = False,
     cache: str | Path | None = None,
     **options: Unpack[ReadOptions],
-) -> Interactions | Split:
+) -> Interactions | HeldOutSplit:
     """Loads interactions, or the split that a source provides.
 
     Args:
@@ -110,7 +110,7 @@ def load(
         ``encoding`` apply to files, columns to files, tables and ``tfds:``.
 
     Returns:
-      A :class:`Split` for a folder with a given split, unless it is merged; otherwise
+      A :class:`HeldOutSplit` for a folder with a given split, unless it is merged; otherwise
       :class:`Interactions`.
 
     Raises:

@@ -21,7 +21,7 @@ from ._delimited import (
     read_lists,
 )
 from ._errors import DataError, shorten, warn_if
-from ._interactions import Interactions, Split, membership_mask
+from ._interactions import HeldOutSplit, Interactions, membership_mask
 from ._records import RecordBuilder, Records, filter_by_rating, to_interactions
 from ._splits import union
 from ._values import import_polars
@@ -156,7 +156,7 @@ def read_split(
     *,
     valid: Paths | None = None,
     **options: Unpack[ReadOptions],
-) -> Split:
+) -> HeldOutSplit:
     """Reads a split that was published as files.
 
     The parts share the union of the files' vocabularies. An interaction of an earlier part
@@ -195,7 +195,7 @@ def read_split(
             for kind, new in (("users", new_users), ("items", new_items)):
                 warn_if(int(new.sum()), f"{{n}} {kind} have no interaction in training", of=origin)
         result[name] = part
-    return Split(**result)
+    return HeldOutSplit(**result)
 
 
 def read_merged(paths: Sequence[Paths], origin: str, options: ReadOptions) -> Interactions:

@@ -10,7 +10,7 @@ ids are sampled differently under the same seed.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -18,15 +18,16 @@ from jaxtyping import Bool, Int64
 from .._checks import check_count, check_range
 from . import _ids
 from ._errors import warn_if
-from ._interactions import Interactions, Split, check_same_vocabularies
+from ._interactions import HeldOutSplit, Interactions, Split, check_same_vocabularies
 
 # The test and validation parts and cold items use different random streams under the same seed.
 _TEST, _VALID, _COLD = 0, 1, 2
+_How = Literal["ratio", "time", "leave_k_out"]
 
 
 def split_by_ratio(
     data: Interactions, *, test: float = 0.2, seed: int = 0, per_user: bool = False
-) -> Split:
+) -> HeldOutSplit:
     """Splits off ``round(test * n)`` test interactions, sampled uniformly without replacement.
 
     Args:
@@ -54,7 +55,7 @@ def split_by_ratio(
 
 def split_top_rated(
     data: Interactions, *, seed: int = 0, top_rating: int | float | None = None
-) -> Split:
+) -> HeldOutSplit:
     """Splits off a random half, rounded down, of the interactions with the top rating.
 
     Top-rated interactions are reliable positives, so the test part has no false positives, while
@@ -125,7 +126,7 @@ def union(first: Interactions, *others: Interactions) -> Interactions:
     )
 
 
-def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
+def split_by_time(data: Interactions, *, test: float = 0.2) -> HeldOutSplit:
     """Splits off the latest ``round(test * n)`` interactions of all users together.
 
     No training interaction is later than a test interaction. Ties at the boundary are resolved
@@ -146,7 +147,7 @@ def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
     return _split_at(data, lambda x: _latest(x, size))
 
 
-def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> Split:
+def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> HeldOutSplit:
     """Splits off ``k`` interactions of every user with more than ``k``.
 
     Args:
@@ -168,12 +169,28 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> S
     return _split_at(data, lambda x: _last_k(x, "k", k, rng))
 
 
+@overload
+def with_validation(
+    split_or_data: HeldOutSplit, *, valid: int | float = 0.1, seed: int = 0, how: _How = "ratio"
+) -> HeldOutSplit: ...
+
+
+@overload
 def with_validation(
     split_or_data: Split | Interactions,
     *,
     valid: int | float = 0.1,
     seed: int = 0,
-    how: Literal["ratio", "time", "leave_k_out"] = "ratio",
+    how: _How = "ratio",
+) -> Split: ...
+
+
+def with_validation(
+    split_or_data: Split | Interactions,
+    *,
+    valid: int | float = 0.1,
+    seed: int = 0,
+    how: _How = "ratio",
 ) -> Split:
     """Splits a validation part off the training part; the test part is unchanged.
 
@@ -212,7 +229,7 @@ def with_validation(
         cut = _split_at(data, lambda x: select(x, size))
     else:
         raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
-    return Split(train=cut.train, valid=cut.test, test=split.test)
+    return type(split)(train=cut.train, valid=cut.test, test=split.test)
 
 
 def k_core(data: Interactions, k: int, *, item_k: int | None = None) -> Interactions:
@@ -276,10 +293,10 @@ class ColdItemSplit:
     train: Interactions
     test: Interactions
 
-    def over_all_items(self) -> Split:
+    def over_all_items(self) -> HeldOutSplit:
         """Returns both parts with one vocabulary, of the warm items and then the cold ones."""
         item_ids = np.concatenate([self.train.item_ids, self.test.item_ids])
-        return Split(
+        return HeldOutSplit(
             train=replace(self.train, item_ids=item_ids),
             test=replace(
                 self.test, items=self.test.items + np.int32(self.train.n_items), item_ids=item_ids
@@ -397,12 +414,12 @@ def _last_k(
 
 def _split_at(
     data: Interactions, select: Callable[[Interactions], Int64[np.ndarray, " k"]]
-) -> Split:
+) -> HeldOutSplit:
     """Splits off the test part, whose positions ``select`` returns for data in id order."""
     ordered, order = _sort_by_ids(data)
     mask = np.zeros(len(data), bool)
     mask[order[select(ordered)]] = True
-    split = Split(train=data.select(~mask), test=data.select(mask))
+    split = HeldOutSplit(train=data.select(~mask), test=data.select(mask))
     emptied = int(np.sum((data.degrees > 0) & (split.train.degrees == 0)))
     warn_if(emptied, "{n} users have no interaction left in training")
     return split

@@ -63,7 +63,6 @@ def simulated(config: Config, seed: int, *, n_exposed: int) -> Scores:
     drawn = data.simulate(n_users=config.users, n_items=config.items, n_exposed=n_exposed,
                           seed=seed)  # fmt: skip
     split = data.split_by_ratio(drawn.interactions, test=0.2, seed=seed)
-    assert split.test is not None
     # Items of the test part are known positives: no unlabelled samples.
     unlabelled = ~(_pairs(split.train) | _pairs(split.test))
     return _of_users(split.train, split.test, unlabelled, drawn.likes, unlabelled, seed)

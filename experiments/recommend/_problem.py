@@ -96,7 +96,6 @@ class Problem:
         if self.cold is None:
             return {}
         whole = data.ColdItemSplit(_pairs(self.known), _pairs(self.cold)).over_all_items()
-        assert whole.test is not None
         unknown = self.cold.select(np.zeros(len(self.cold), bool))
         return {
             "cold": metrics.eval_layout(unknown, self.cold),
@@ -173,8 +172,6 @@ def load_problem(
     elif options.min_rating is None and options.split != "clean":
         _warn_of_ratings(split.train)
     train, valid, test = split.train, split.valid, split.test
-    if test is None:
-        raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
     known = train
     fraction = options.valid_fraction
     if fraction is None:
@@ -198,7 +195,7 @@ def load_problem(
 
 def _load(
     options: DataOptions, on_stage: OnStage, on_read: OnRead | None
-) -> tuple[data.Interactions | data.Split, tuple[data.Columns, ...], float | None]:
+) -> tuple[data.Interactions | data.HeldOutSplit, tuple[data.Columns, ...], float | None]:
     """Returns the interactions or their split, the columns read, and the true τ⁺ if known."""
     given = options.arguments()
     if options.data == "simulated":
@@ -230,8 +227,8 @@ def _load(
 
 
 def _hold_out_items(
-    loaded: data.Interactions | data.Split, options: DataOptions
-) -> tuple[data.Interactions | data.Split, data.Interactions | None]:
+    loaded: data.Interactions | data.HeldOutSplit, options: DataOptions
+) -> tuple[data.Interactions | data.HeldOutSplit, data.Interactions | None]:
     """Splits off the interactions of cold items."""
     if options.cold_items is None:
         return loaded, None
@@ -245,7 +242,7 @@ def _hold_out_items(
     return cut.train, cut.test
 
 
-def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
+def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.HeldOutSplit:
     seed = options.split_seed
     if options.split == "time" and loaded.timestamps is None:
         raise ValueError(f"--split time needs timestamps; --data {options.data} has none.")
@@ -261,7 +258,7 @@ def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
             return data.split_top_rated(loaded, seed=seed)
 
 
-def _by_rating(split: data.Split, options: DataOptions) -> data.Split:
+def _by_rating(split: data.HeldOutSplit, options: DataOptions) -> data.HeldOutSplit:
     """Selects the test interactions by ``--test-rating``, and all others by ``--min-rating``."""
     parts = dict(split.parts())
     for name, part in split.parts():
@@ -279,7 +276,7 @@ def _by_rating(split: data.Split, options: DataOptions) -> data.Split:
                 f"{flag(which)} {least:g}: the highest rating in the {name} part of --data "
                 f"{options.data} is {part.ratings.max():g}."
             )
-    return data.Split(**parts)
+    return data.HeldOutSplit(**parts)
 
 
 def _warn_of_ratings(train: data.Interactions) -> None:

@@ -19,14 +19,14 @@ def is_yahoo(folder: Path) -> bool:
     return any(folder.glob("ydata-ymusic-rating-study-*"))
 
 
-def load_folder(folder: Path) -> data.Interactions | data.Split:
+def load_folder(folder: Path) -> data.Interactions | data.HeldOutSplit:
     """Loads interactions; of Yahoo!-R3 as distributed, those of the 5,400 users in the test part.
 
     Its training part has 10,000 further users, which the published statistics exclude.
     """
     pairs = folder / "pairs.txt"
     loaded = data.load(str(pairs if pairs.is_file() else folder))
-    if not (is_yahoo(folder) and isinstance(loaded, data.Split) and loaded.test is not None):
+    if not (is_yahoo(folder) and isinstance(loaded, data.Split)):
         return loaded
     kept = loaded.test.degrees > 0
     index, ids = np.cumsum(kept) - 1, loaded.test.user_ids[kept]
@@ -38,7 +38,7 @@ def load_folder(folder: Path) -> data.Interactions | data.Split:
             item_ids=part.item_ids,
         )  # fmt: skip
 
-    return data.Split(train=of_users(loaded.train), test=of_users(loaded.test))
+    return data.HeldOutSplit(train=of_users(loaded.train), test=of_users(loaded.test))
 
 
 def load_parts(options: Options, console: Console) -> list[World]:
@@ -54,7 +54,7 @@ def load_parts(options: Options, console: Console) -> list[World]:
         console.print(f"A random fifth of the interactions of {options.data} is the test part.")
         return [load_cut(options.data)]
     loaded = data.load(str(options.data))
-    if not isinstance(loaded, data.Split) or loaded.test is None:
+    if not isinstance(loaded, data.Split):
         raise ValueError(f"--data {options.data} must hold a training and a test part.")
     if loaded.valid is not None:
         raise ValueError(
@@ -145,7 +145,6 @@ def load_cut(folder: Path) -> World:
     else:
         log = data.load(pairs if pairs.is_file() else folder, merge=True)
     cut = data.split_by_ratio(dataclasses.replace(log, ratings=None, timestamps=None))
-    assert cut.test is not None
     return World(cut.train, cut.test, str(folder))
 
 
@@ -164,7 +163,7 @@ def load_rated(options: Options, console: Console) -> list[World]:
 
 
 def load_world(
-    loaded: data.Interactions | data.Split,
+    loaded: data.Interactions | data.HeldOutSplit,
     test_rating: float | None,
     folder: str,
     split: int = 0,
@@ -192,9 +191,8 @@ def load_world(
                 "with its ratings."
             )
         cut = data.split_top_rated(loaded, seed=split)
-        assert cut.test is not None
         return World(cut.train, cut.test, folder)
-    if not isinstance(loaded, data.Split) or loaded.test is None or loaded.test.ratings is None:
+    if not isinstance(loaded, data.Split) or loaded.test.ratings is None:
         raise ValueError(f"--test-rating needs a test part with ratings in {folder}.")
     known = [part for name, part in loaded.parts() if name != "test"]
     chosen = loaded.test.select(loaded.test.ratings >= test_rating)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
-from crl_jax.data import DataWarning, Interactions, Split
+from crl_jax.data import DataWarning, HeldOutSplit, Interactions, Split
 
 VALID = {
     "indptr": np.array([0, 2, 2, 3]),
@@ -252,6 +252,16 @@ def test_parts_of_a_split_share_vocabularies_and_no_pair():
         Split(train, valid=other)
     empty = data.select(np.zeros(3, bool))
     assert len(Split(empty, test=data).train) == 0
+
+
+def test_a_held_out_split_has_a_test_part():
+    data = make()
+    train, test = data.select(data.ratings < 3), data.select(data.ratings == 3)
+    assert HeldOutSplit(train, test=test).test is test
+    with raises(ValueError, match="`test` must be Interactions, got None"):
+        HeldOutSplit(train, valid=test)
+    with raises(ValueError, match="`test` must share no interaction with `train`, got 1"):
+        HeldOutSplit(data, test=test)
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [(np.float16, 11), (np.float32, 24)])

@@ -13,6 +13,7 @@ from jaxtyping import TypeCheckError
 
 from crl_jax.data import (
     DataWarning,
+    HeldOutSplit,
     Interactions,
     Split,
     hold_out_items,
@@ -219,8 +220,10 @@ def test_validation_comes_from_training_alone(how, valid):
     assert_partition(data, split)
     assert split.test is outer.test
     assert_partition(outer.train, Split(split.train, split.valid))
+    assert isinstance(split, HeldOutSplit)
     alone = with_validation(data, how=how, valid=valid)
     assert alone.test is None
+    assert not isinstance(alone, HeldOutSplit)
 
 
 def test_validation_by_time_and_by_user():
