@@ -146,6 +146,7 @@ def _forward(
 ) -> tuple[Any, Any]:
     from . import _log_sum_kernels as kernels  # Pallas takes a tenth of a second to import
 
+    anchors, keys, exponents, params = _differentiable_once((anchors, keys, exponents, params))
     weights = None
     if options.weight is not None:
         weights = _interpolated(options.weight, options, anchors, keys, params)
@@ -155,6 +156,19 @@ def _forward(
     log_sums = jnp.where(empty, -jnp.inf, exponents * top + jnp.log(total))
     log_norm = jnp.where(empty, _LARGE, jnp.log2(total))  # so that the shares are 0
     return (log_sums, count), (anchors, keys, exponents, params, weights, top, log_norm)
+
+
+@jax.custom_jvp
+def _differentiable_once(values: Any) -> Any:
+    """Identity; without it, differentiating a kernel ends in an assertion of Pallas."""
+    return values
+
+
+@_differentiable_once.defjvp
+def _refuse(primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(
+        "Fused log-sums are differentiable once: use tiled losses for second derivatives."
+    )
 
 
 def _interpolated(

@@ -77,6 +77,7 @@ def fused_view_loss(
     Raises:
       ValueError: If the loss is not one of these, ``bins`` is missing, shapes are incompatible,
         or the loss rejects a hyper-parameter.
+      NotImplementedError: If a second derivative is computed.
 
     >>> from crl_jax import losses
     >>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 5, 3))

@@ -143,6 +143,17 @@ def test_two_devices_give_the_result_of_one():
     assert_same(on_both, on_one, x, y)
 
 
+@pytest.mark.parametrize("interpret", [False, True])
+def test_second_derivatives_are_refused(interpret):
+    x, y = embeddings(3)
+
+    def loss(x):
+        return losses.fused_tower_loss(losses.info_nce, x, y, interpret=interpret)
+
+    with raises(NotImplementedError, match="differentiable once: use tiled losses"):
+        jax.jit(jax.hessian(loss))(x)
+
+
 def test_kernels_are_compiled_for_tpus_only():
     def gradient(z1, z2):
         return jax.value_and_grad(partial(losses.fused_view_loss, binned), (0, 1))(z1, z2)
