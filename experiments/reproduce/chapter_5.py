@@ -34,8 +34,7 @@ _NOTES = (
     "other data, L2 on whole tables is scaled by the inverse number of users and items, like the "
     "gradient of a row. There are fewer epochs, and the learning rates are four times as large on "
     "MovieLens 1M. On Gowalla and Yelp2018 they are eight times as large and L2 is a third with "
-    "MF; with LightGCN five times and a tenth, on Gowalla ten times and a fifth, with twice as "
-    "many epochs. These two have half of the points.",
+    "MF; with LightGCN ten times and a fifth. These two have half of the points.",
 )
 
 
