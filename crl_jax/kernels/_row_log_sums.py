@@ -3,11 +3,14 @@ r"""Log-sums of exponentials over rows of a score matrix that is never stored.
 The score matrix of N anchors and M keys is computed in tiles that stay in fast memory. For each
 anchor i and exponent k, the kernels return
 
-.. math:: L_{ik} = \log \sum_j w_{ij} e^{p_{ik} s_{ij}}, \qquad s_{ij} = x_i^\top y_j
+.. math::
+    L_{ik} = \log \sum_j w_{ij} e^{p_{ik} (s_{ij} - m_i)}, \qquad s_{ij} = x_i^\top y_j, \qquad
+    m_i = \max_j s_{ij}
 
 over the valid keys j with another id, where the weights are 1 or a function of the rank of
 :math:`s_{ij}` in its row, estimated by a histogram. A loss that is a function of these sums is
-ordinary JAX code; the backward pass recomputes the scores.
+ordinary JAX code; the backward pass recomputes the scores. Differences of log-sums, and their
+gradients with respect to exponents, do not suffer cancellation where scores are large.
 """
 
 import math
@@ -80,11 +83,12 @@ def row_log_sums(
     params: Float[Array, "n p"] | None = None,
     bins: int = 0,
     interpret: bool = False,
-) -> tuple[Float[Array, "n k"], Int[Array, "n"]]:
-    r"""Computes :math:`\log \sum_j w_{ij} e^{p_{ik} s_{ij}}` without storing the scores.
+) -> tuple[Float[Array, "n k"], Float[Array, "n"], Int[Array, "n"]]:
+    r"""Computes :math:`\log \sum_j w_{ij} e^{p_{ik} (s_{ij} - m_i)}` without storing the scores.
 
-    Reverse-mode differentiable, once, with respect to ``x``, ``y`` and ``exponents``; weights are
-    constants in the gradient.
+    Reverse-mode differentiable, once, with respect to ``x``, ``y`` and ``exponents``; weights and
+    the largest scores :math:`m_i` are constants in the gradient, so :math:`m_i` must cancel in the
+    caller's result, as in the log-sum of the scores themselves, ``log_sums + exponents * m``.
 
     Precision: scores and gradients are products of the platform's default precision, as in all
     training.
@@ -105,7 +109,8 @@ def row_log_sums(
       interpret: Whether to interpret the kernels, for tests on a CPU.
 
     Returns:
-      The log-sums, -inf if empty, and the number of negatives of each anchor.
+      The log-sums, -inf if empty; the largest score of each anchor, 0 if empty; and its number of
+      negatives.
     """
     n, m = x.shape[0], y.shape[0]
     if params is None:
@@ -123,8 +128,8 @@ def row_log_sums(
         *(jnp.pad(a[None, :], [(0, 0), (0, keys)]) for a in (key_ids, valid)),
     )
     exponents = jnp.pad(exponents, [(0, rows), (0, 0)])
-    log_sums, count = _log_sums(options, anchors, padded, exponents, params)
-    return log_sums[:n], count[:n, 0]
+    log_sums, top, count = _log_sums(options, anchors, padded, exponents, params)
+    return log_sums[:n], top[:n, 0], count[:n, 0]
 
 
 def _as_powers(exponents: Array) -> Array:
@@ -136,8 +141,8 @@ def _as_powers(exponents: Array) -> Array:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _log_sums(
     options: Options, anchors: Anchors, keys: Keys, exponents: Array, params: Array
-) -> tuple[Array, Array]:
-    """Log-sums ``[N, K]`` and number of negatives ``[N, 1]``."""
+) -> tuple[Array, Array, Array]:
+    """Log-sums ``[N, K]``, largest score and number of negatives ``[N, 1]``."""
     return _forward(options, anchors, keys, exponents, params)[0]
 
 
@@ -153,9 +158,10 @@ def _forward(
     top, count, total = kernels.sums(options, anchors, keys, weights)
     empty = total == 0
     total = jnp.where(empty, 1, total)
-    log_sums = jnp.where(empty, -jnp.inf, exponents * top + jnp.log(total))
+    log_sums = jnp.where(empty, -jnp.inf, jnp.log(total))
     log_norm = jnp.where(empty, _LARGE, jnp.log2(total))  # so that the shares are 0
-    return (log_sums, count), (anchors, keys, exponents, params, weights, top, log_norm)
+    largest = jnp.where(empty.all(axis=1, keepdims=True), 0, top)
+    return (log_sums, largest, count), (anchors, keys, exponents, params, weights, top, log_norm)
 
 
 @jax.custom_jvp
@@ -205,7 +211,7 @@ def _backward(
     return (
         Anchors(d_x.astype(anchors.x.dtype), None, jnp.zeros_like(anchors.powers)),
         Keys(d_y.astype(keys.x.dtype), None, None),
-        given * (top + means),
+        given * means,
         jnp.zeros_like(params),
     )
 

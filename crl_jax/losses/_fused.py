@@ -205,7 +205,7 @@ def _fused_tile_sum(
     }  # fmt: skip
     if anchors.dtype == jnp.float16:  # no such products on a TPU
         anchors, keys = anchors.astype(jnp.float32), keys.astype(jnp.float32)
-    log_sums, count = row_log_sums(
+    log_sums, top, count = row_log_sums(
         anchors, keys, exponents, ids=ids.astype(jnp.int32),
         key_ids=key_samples.ids.astype(jnp.int32), key_mask=key_samples.real,
         interpret=interpret, **ranks,
@@ -215,7 +215,7 @@ def _fused_tile_sum(
     pos = jnp.where(kept, pos, 0)
     log_sums = [jnp.where(kept, x, 0) for x in log_sums.T]
     log_n = jnp.log(jnp.maximum(count, 1).astype(pos.dtype))
-    log_g = form.log_sum(log_sums, log_n, pos, temperature, **values)
+    log_g = form.log_sum(log_sums, top / temperature, log_n, pos, temperature, **values)
     margin = log_g - pos / temperature
     losses = margin if function is decoupled_contrastive else softplus(margin)
     if weights is not None:
@@ -231,8 +231,8 @@ class _Form(NamedTuple):
 
     Attributes:
       powers: Returns the powers of ``exp(score / temperature)`` in the sums.
-      log_sum: Returns the estimate from the log-sums, the log of the number of negatives and the
-        scores of the positives.
+      log_sum: Returns the estimate from the log-sums relative to the largest logit, this logit, the
+        log of the number of negatives and the scores of the positives.
       rank_params: Returns the parameters of rank-based weights, or None.
     """
 
@@ -241,15 +241,16 @@ class _Form(NamedTuple):
     rank_params: Callable[..., tuple[Array, ...] | None] = lambda **_: None
 
 
-def _biased(log_sums: list[Array], *_: Any, **__: Any) -> Array:
-    return log_sums[0]
+def _biased(log_sums: list[Array], top: Array, *_: Any, **__: Any) -> Array:
+    return top + log_sums[0]
 
 
 def _debiased(
-    log_sums: list[Array], log_n: Array, pos: Array, temperature: Array,
+    log_sums: list[Array], top: Array, log_n: Array, pos: Array, temperature: Array,
     *, tau_plus: Array, min_score: Array, beta: Array | None = None,
 ) -> Array:  # fmt: skip
-    log_mean = log_sums[0] - log_n if beta is None else log_sums[1] - log_sums[0]
+    # The powers of the hard loss differ by 1, so that the largest logit remains once.
+    log_mean = top + (log_sums[0] - log_n if beta is None else log_sums[1] - log_sums[0])
     return debias(log_mean, log_n, pos[:, None], tau_plus, min_score, temperature)
 
 

@@ -82,7 +82,8 @@ def evaluate(x, y, exponents, params, keys, bins):
     ranks: dict[str, Any] = dict(weight=rank_weight, params=params, bins=bins) if bins else {}
 
     def total(x, y, exponents):
-        log_sums, counts = row_log_sums(x, y, exponents, **keys, **ranks, interpret=True)
+        log_sums, top, counts = row_log_sums(x, y, exponents, **keys, **ranks, interpret=True)
+        log_sums = log_sums + exponents * top[:, None]
         return jnp.sum(jnp.where(jnp.isfinite(log_sums), log_sums, 0)), (log_sums, counts)
 
     grads, (log_sums, counts) = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(x, y, exponents)

@@ -110,6 +110,25 @@ def test_low_temperature_against_float64_and_finite_differences():
         )
 
 
+def test_large_scores_keep_the_gradient_of_the_hardness():
+    """Where positives have low scores, it is the difference of two weighted means of scores."""
+    u, v, beta = np.array([1, 0.5, 0.75, -0.5]), np.array([0, -0.5, 0.25, -1.5]), 0.75
+    x = np.column_stack([np.ones(4), u, np.eye(4)])
+    y = np.column_stack([np.full(4, 1e4), v, -32 * np.eye(4)])
+
+    def fused(beta):
+        return losses.fused_tower_loss(
+            losses.hard_contrastive, jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32),
+            beta=beta, tau_plus=0.0, min_score=-jnp.inf, interpret=True,
+        )  # fmt: skip
+
+    above = np.outer(u, v)[~np.eye(4, dtype=bool)].reshape(4, 3)  # scores of negatives minus 1e4
+    weights = (np.exp(power * above) for power in (beta, beta + 1))
+    means = [np.sum(w * above, axis=1) / np.sum(w, axis=1) for w in weights]
+    slope = np.mean(means[1] - means[0])
+    np.testing.assert_allclose(jax.jit(jax.grad(fused))(jnp.float32(beta)), slope, rtol=1e-5)
+
+
 def test_anchors_without_a_negative_leave_the_mean():
     def fused(z1, z2):
         return losses.fused_view_loss(
