@@ -197,7 +197,7 @@ def view_batch(
     z1: Array, z2: Array, ids: Array | None, axis_name: str | None
 ) -> tuple[Array, Array, Array]:
     """Checks two views; returns the embeddings, positives' scores and ids of both."""
-    check_pair("z1", z1, "z2", z2)
+    _check_pairs("z1", z1, "z2", z2)
     ids = jnp.tile(_ids(ids, z1.shape[0], axis_name), 2)
     return jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2), ids
 
@@ -211,12 +211,18 @@ def tower_batch(
     axis_name: str | None,
 ) -> tuple[Array, Array, Array, Array, Array | None]:
     """Checks pairs; returns anchors, positives' scores, keys, ids and weights, masked by zeros."""
-    check_pair("x", x, "y", y)
+    _check_pairs("x", x, "y", y)
     check_shape("where", where, x.shape[:1])
     if where is not None:  # mask before any arithmetic: 0 * nan would propagate to the gradient
         x, y = (jnp.where(where[:, None], z, 0) for z in (x, y))
         weights = None if weights is None else jnp.where(where, weights, 0)
     return x, own_scores(x, y), y, _ids(ids, x.shape[0], axis_name), weights
+
+
+def _check_pairs(name: str, x: Array, other_name: str, y: Array) -> None:
+    check_pair(name, x, other_name, y)
+    if is_static(x.shape[0]) and x.shape[0] == 0:
+        raise ValueError(f"`{name}` must have at least one pair, got shape {x.shape}.")
 
 
 class TileRows(NamedTuple):

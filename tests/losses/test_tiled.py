@@ -180,6 +180,16 @@ def test_a_catalogue_of_another_width_is_refused():
         losses.tiled_catalogue_loss(losses.info_nce, x, x, jnp.arange(2))
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [losses.tiled_view_loss, losses.tiled_tower_loss, losses.fused_view_loss,
+     losses.fused_tower_loss],
+)  # fmt: skip
+def test_a_batch_without_pairs_is_refused(loss):
+    with raises(ValueError, match=r"must have at least one pair, got shape \(0, 3\)"):
+        loss(losses.info_nce, jnp.zeros((0, 3)), jnp.zeros((0, 3)))
+
+
 def test_gradients_reach_weights_and_hyper_parameters():
     x, y = embeddings(5)
     tau_plus = jnp.linspace(0.01, 0.2, 10)  # one for each anchor
