@@ -111,7 +111,7 @@ def test_low_temperature_against_float64_and_finite_differences():
 
 
 def test_large_scores_keep_the_gradient_of_the_hardness():
-    """Where positives have low scores, it is the difference of two weighted means of scores."""
+    """It is a difference of weighted means of scores if those of positives are low."""
     u, v, beta = np.array([1, 0.5, 0.75, -0.5]), np.array([0, -0.5, 0.25, -1.5]), 0.75
     x = np.column_stack([np.ones(4), u, np.eye(4)])
     y = np.column_stack([np.full(4, 1e4), v, -32 * np.eye(4)])
