@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from .._checks import is_canonical_integer
-from ._errors import DataError, shorten, warn_if
+from ._errors import DataError, shorten, warn_if, warn_of_blank_lines
 from ._ids import IdEncoder
 from ._records import RecordBuilder, Records
 from ._values import canonical_integers
@@ -330,7 +330,7 @@ def _parse_irregular(
         if regular:
             fields = [*zip(*regular, strict=True)]
             yield pl.DataFrame({role: fields[index] for role, index in indices.items()}), lines
-    _warn_of_blank_lines(n_blank, path)
+    warn_of_blank_lines(n_blank, path)
     warn_if(
         n_rows_in_quotes,
         "{n} lines within quotes look like rows; if quotes are part of the text, "
@@ -399,11 +399,7 @@ def read_lists(blocks: TextBlocks) -> Records:
         n_items.append(sizes[rows] - 1)
     lengths = np.concatenate(n_items)
     user_names, codes = users.result()
-    _warn_of_blank_lines(n_blank, blocks.path)
+    warn_of_blank_lines(n_blank, blocks.path)
     degrees = np.bincount(codes, weights=lengths, minlength=len(user_names))
     warn_if(int(np.sum(degrees == 0)), "{n} users have no items", of=str(blocks.path))
     return Records(str(blocks.path), (user_names, np.repeat(codes, lengths)), items.result())
-
-
-def _warn_of_blank_lines(count: int, path: Path) -> None:
-    warn_if(count, "skipped {n} blank lines between the others", of=str(path))

@@ -5,6 +5,7 @@ command line can replace them with the names of its flags.
 """
 
 import warnings
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -21,6 +22,11 @@ def warn_if(count: int, message: str, *, of: str | None = None) -> None:
     if count:
         text = message.format(n=count)
         warnings.warn(f"{of}: {text}" if of else text, DataWarning, stacklevel=3)
+
+
+def warn_of_blank_lines(count: int, path: Path) -> None:
+    """Warns of blank lines that were skipped; those at the end of a file do not count."""
+    warn_if(count, "skipped {n} blank lines between the others", of=str(path))
 
 
 class Note(NamedTuple):

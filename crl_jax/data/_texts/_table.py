@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .._archive import Encoding, read_text
-from .._errors import DataError, warn_if
+from .._errors import DataError, warn_if, warn_of_blank_lines
 
 Column = str | int
 _Rows = list[tuple[int, list[str]]]  # line numbers and cells
@@ -126,7 +126,7 @@ def read_table(
     if separator == "comma":
         rows = _split_csv(path, text, labelled)
     else:
-        _warn_of_blank_lines(kept[-1][0] - len(kept), path)
+        warn_of_blank_lines(kept[-1][0] - len(kept), path)
         rows = [(number, _split(path, number, line, separator)) for number, line in kept]
     header, words = rows[0][1], {_plain(x) for x in columns if x and isinstance(x, str)}
     if (
@@ -175,10 +175,6 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     return ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
-def _warn_of_blank_lines(count: int, path: Path) -> None:
-    warn_if(count, "skipped {n} blank lines between the others", of=str(path))
-
-
 def _split(path: Path, number: int, line: str, separator: str) -> list[str]:
     """Cells of a line without surrounding blanks."""
     cells = [cell.strip() for cell in line.split("\t")]
@@ -197,7 +193,7 @@ def _split_csv(path: Path, text: str, labelled: bool | None) -> _Rows:
         other, other_n_blank, other_error = _csv_rows(path, text, ";")
         other_widths = {len(row) for _, row in other}
         if other_error is None and len(other_widths) == 1 and min(other_widths) > 1:
-            _warn_of_blank_lines(other_n_blank, path)
+            warn_of_blank_lines(other_n_blank, path)
             return other
     if error:
         raise error
@@ -212,7 +208,7 @@ def _split_csv(path: Path, text: str, labelled: bool | None) -> _Rows:
             )
         if not is_single and len(row) < 2:
             raise DataError(f"{path}:{line}: expected two fields or more, got one.")
-    _warn_of_blank_lines(n_blank, path)
+    warn_of_blank_lines(n_blank, path)
     return rows
 
 
