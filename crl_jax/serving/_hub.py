@@ -63,10 +63,11 @@ def save_for_hub(
       ValueError: If an argument is invalid.
     """
     _check_repo_id(repo_id)
-    strings = {"license": license or "", "dataset": dataset or "", "description": description}
-    for name, value in strings.items():
-        if not isinstance(value, str):
+    for name, value in (("license", license), ("dataset", dataset)):
+        if value is not None and not isinstance(value, str):
             raise ValueError(f"`{name}` must be a string, got {value!r}.")
+    if not isinstance(description, str):
+        raise ValueError(f"`description` must be a string, got {description!r}.")
     metrics = _checked_metrics(metrics or {})
     try:
         training = json.loads(json.dumps(dict(config or {}), allow_nan=False))

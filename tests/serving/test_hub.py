@@ -166,7 +166,7 @@ def test_checksums(hub):
 
 @pytest.mark.parametrize(
     "content",
-    [b"3", b'{"sha256":', b"\xff", b"[" * 100_000, b'{"sha256": null}', b'{"sha256": "ab"}'],
+    [b"{}", b"3", b'{"sha256":', b"\xff", b"[" * 100_000, b'{"sha256": null}', b'{"sha256": "ab"}'],
 )
 def test_a_config_without_a_checksum_is_named(hub, content):
     serving.push_to_hub(a_recommender(), "me/toy", api=hub)
@@ -184,6 +184,7 @@ def test_a_config_without_a_checksum_is_named(hub, content):
         ({"metrics": {"ndcg": "high"}}, "`metrics` must be finite numbers, got 'high'"),
         ({"metrics": [("ndcg", 0.1)]}, "`metrics` must be a mapping of names to numbers"),
         ({"license": 2}, "`license` must be a string, got 2"),
+        ({"dataset": 0}, "`dataset` must be a string, got 0"),
         ({"description": None}, "`description` must be a string, got None"),
         ({"config": {"model": object()}}, "`config` must hold values that JSON can represent"),
         ({"config": {"lr": float("inf")}}, "`config` must hold values that JSON can represent"),
