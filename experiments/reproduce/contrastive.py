@@ -68,7 +68,7 @@ _MIDDLE = {
 # training each of BPR, InfoNCE, BCL and DPL with MF favoured larger learning rates and an even
 # weaker L2. With LightGCN a step takes as long as a propagation, so that steps are few, with large
 # batches and even larger learning rates: a search of DPL over two of them took the larger one and
-# the last of 40 epochs, single trainings of InfoNCE, HCL and BCL favoured the smaller one.
+# the last epoch, single trainings of InfoNCE, HCL and BCL favoured the smaller one.
 _LARGE = {
     "mf": Budget(
         Minibatch(epochs=40, batch_size=4096, valid=0.1),
