@@ -14,12 +14,18 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from .._mesh import LANES
-from ._row_log_sums import Anchors, Bins, Keys, Options, Weights
+from ._row_log_sums import Anchors, Bins, Keys, Options, Weights, unpacked
 
 _VMEM_BYTES = 64 * 2**20
 _STRIP = 8  # rows: one register per 128 keys
 _LOWEST = float(jnp.finfo(jnp.float32).min) / 2  # differences to it do not overflow
 _LARGEST = float(jnp.finfo(jnp.float32).max)
+
+# As of jnp.take_along_axis, which takes three operations more for negative indices.
+_ALONG_LANES = jax.lax.GatherDimensionNumbers(
+    offset_dims=(), collapsed_slice_dims=(1,), start_index_map=(1,),
+    operand_batching_dims=(0,), start_indices_batching_dims=(0,),
+)  # fmt: skip
 
 Statistics = tuple[Any, Any, Any]
 """Largest score, log of the sums relative to it, and factors of the gradient of each sum."""
@@ -41,15 +47,11 @@ def histogram(options: Options, anchors: Anchors, keys: Keys, bins: Bins) -> Arr
     return counts.reshape(blocks * LANES, n).T
 
 
-def sums(
-    options: Options, anchors: Anchors, keys: Keys, weights: Weights | None
-) -> tuple[Array, Array, Array]:
+def sums(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Array, Array]:
     """Largest score of each anchor, number of negatives, and sums relative to the largest."""
     column = _column(anchors.x)
     out = [column(), column(jnp.int32), *(column() for _ in range(anchors.powers.shape[1]))]
-    tops, count, *totals = _call(
-        partial(_sums_kernel, options), options, anchors, keys, weights, out=out
-    )
+    tops, count, *totals = _call(_sums_kernel, options, anchors, keys, None, out=out)
     top = _row(jnp.max, tops)
     powers = jnp.split(anchors.powers, len(totals), axis=1)
     total = [
@@ -58,6 +60,14 @@ def sums(
     ]
     total = jnp.where(top > _LOWEST, jnp.concatenate(total, axis=1), 0)
     return top, _row(jnp.sum, count), total
+
+
+def weighted_sums(options: Options, anchors: Anchors, keys: Keys, weights: Weights) -> Array:
+    """Weighted sums relative to the score ``weights.top``, ``[N, K]``."""
+    column = _column(anchors.x)
+    out = [column() for _ in range(anchors.powers.shape[1])]
+    totals = _call(_weighted_sums_kernel, options, anchors, keys, weights, out=out)
+    return jnp.concatenate([_row(jnp.sum, total) for total in totals], axis=1)
 
 
 def gradients(
@@ -114,7 +124,7 @@ def _histogram_kernel(
     scores = _dot(anchors.x[...], keys.x[...], 1, 1)
     where = _negatives(anchors.ids[...], keys, keys.valid[...] != 0, scores)
     low, scale = (_repeat(a[...], scores) for a in bins)
-    bin_ = _bits(_place(options, low, scale, scores)[0])
+    bin_ = _bits(_place(low, scale, scores)[0])
     # Keys along sublanes. The 7 low bits are those within 128 bins, after which a bit is the mask.
     within = jnp.where(where, bin_ & (LANES - 1) | LANES, 0).T
     beyond = ((bin_ >> 7) & 255).T if counts.shape[0] > 1 else None
@@ -147,9 +157,9 @@ def _add_counts(
         for bit in range(n_bits):
             flip = ((block >> bit) & 1) - 1  # all bits where that of the block is 0
             masks = [mask & (part[bit] ^ flip) for mask, part in zip(masks, higher, strict=True)]
-        of_bins = _masks_of_bins(masks, planes, n_within - 1)
+        of_bins = _counts_of_bins(masks, planes, n_within - 1)
         for first in range(0, 2**n_within, 8):
-            totals = [_ones(next(of_bins)) for _ in range(8)]
+            totals = [next(of_bins) for _ in range(8)]
             counts[block, first : first + 8, lanes] += _sums_of_sublanes(totals)
 
     if higher:
@@ -176,17 +186,17 @@ def _bit_planes(values: Array) -> list[Array]:
     return words
 
 
-def _masks_of_bins(
-    masks: list[Array], planes: list[list[Array]], bit: int
-) -> Iterator[list[Array]]:
-    """Masks of the keys of each bin in order, for each part of the keys."""
-    if bit < 0:
-        yield masks
-        return
+def _counts_of_bins(masks: list[Array], planes: list[list[Array]], bit: int) -> Iterator[Array]:
+    """Number of keys of each bin in order, of those in the masks of the parts."""
     ones = [mask & of_part[bit] for mask, of_part in zip(masks, planes, strict=True)]
+    if bit == 0:
+        n_ones = _ones(ones)
+        yield _ones(masks) - n_ones
+        yield n_ones
+        return
     zeros = [mask ^ one for mask, one in zip(masks, ones, strict=True)]
-    yield from _masks_of_bins(zeros, planes, bit - 1)
-    yield from _masks_of_bins(ones, planes, bit - 1)
+    yield from _counts_of_bins(zeros, planes, bit - 1)
+    yield from _counts_of_bins(ones, planes, bit - 1)
 
 
 def _ones(masks: list[Array]) -> Array:
@@ -208,9 +218,10 @@ def _sums_of_sublanes(totals: list[Array]) -> Array:
 
 
 def _sums_kernel(
-    options: Options, anchors: Anchors, keys: Keys, weights: Weights | None,
-    top: Any, count: Any, *sums: Any,
-) -> None:  # fmt: skip
+    anchors: Anchors, keys: Keys, weights: None, top: Any, count: Any, *sums: Any
+) -> None:
+    del weights
+
     @pl.when(pl.program_id(1) == 0)
     def _start() -> None:
         top[...] = jnp.full_like(top, _LOWEST)
@@ -219,17 +230,28 @@ def _sums_kernel(
 
     for rows, scores, where in _strips(anchors, keys):
         count[rows] = _lanes(jnp.add, where.astype(jnp.int32), count[rows])
-        weight, scores = _weigh(options, weights, rows, scores, where)
+        scores = jnp.where(where, scores, _LOWEST)
         before = top[rows]
         now = _lanes(jnp.maximum, scores, before)
         top[rows] = now
         below = scores - _repeat(now, scores)
         for k, total in enumerate(sums):
             power = _columns(anchors.powers, rows, k)
-            terms = jnp.exp2(_repeat(power, scores) * below)
-            terms = terms if weight is None else weight * terms
             earlier = total[rows] * jnp.exp2(power * (before - now))
-            total[rows] = _lanes(jnp.add, terms, earlier)
+            total[rows] = _lanes(jnp.add, jnp.exp2(_repeat(power, scores) * below), earlier)
+
+
+def _weighted_sums_kernel(anchors: Anchors, keys: Keys, weights: Weights, *sums: Any) -> None:
+    @pl.when(pl.program_id(1) == 0)
+    def _start() -> None:
+        for ref in sums:
+            ref[...] = jnp.zeros_like(ref)
+
+    for rows, scores, where in _strips(anchors, keys):
+        weight, below = _weigh(weights, rows, scores, where)
+        for k, total in enumerate(sums):
+            power = _repeat(_columns(anchors.powers, rows, k), scores)
+            total[rows] = _lanes(jnp.add, weight * jnp.exp2(power * below), total[rows])
 
 
 def _gradient_kernel(
@@ -251,7 +273,7 @@ def _gradient_kernel(
 
     strips = []
     for part, scores, where in _strips(anchors, keys):
-        shares, below = _shares(options, anchors, weights, statistics, part, scores, where)
+        shares, below = _shares(anchors, weights, statistics, part, scores, where)
         scaled = [
             _repeat(_columns(statistics[2], part, k), scores) * share
             for k, share in enumerate(shares)
@@ -305,10 +327,10 @@ def _lanes(of_two: Callable[[Array, Array], Array], values: Array, initial: Arra
     return reduce(of_two, [values[:, at : at + LANES] for at in starts], initial)
 
 
-def _place(options: Options, low: Array, scale: Array, scores: Array) -> tuple[Array, Array]:
+def _place(low: Array, scale: Array, scores: Array) -> tuple[Array, Array]:
     """Bins of scores as whole numbers, and the share of the bin's width below them."""
-    at = jnp.minimum((scores - low) * scale, options.bins)
-    bin_ = jnp.minimum(jnp.floor(at), options.bins - 1)
+    at = (scores - low) * scale
+    bin_ = jnp.floor(at)
     return bin_, at - bin_
 
 
@@ -317,52 +339,42 @@ def _bits(whole: Array) -> Array:
     return jax.lax.bitcast_convert_type(whole + 1.5 * 2**23, jnp.int32)
 
 
-def _weigh(
-    options: Options, weights: Weights | None, rows: slice, scores: Array, where: Array
-) -> tuple[Array | None, Array]:
-    """Weights of a strip, None if they are 1, and its scores; lowest if masked or of weight 0."""
-    if weights is None:
-        return None, jnp.where(where, scores, _LOWEST)
+def _weigh(weights: Weights, rows: slice, scores: Array, where: Array) -> tuple[Array, Array]:
+    """Weights of a strip, 0 if masked, and its scores below the top."""
     low, scale = (_repeat(a[rows], scores) for a in weights.bins)
-    bin_, share = _place(options, low, scale, scores)
-    first, rise = _look_up((weights.first[rows], weights.rise[rows]), bin_)
-    weight = jnp.where(where, jnp.maximum(first + share * rise, 0), 0)  # rounding may make it < 0
-    return weight, jnp.where(weight > 0, scores, _LOWEST)
+    bin_, share = _place(low, scale, scores)
+    first, rise = unpacked(_look_up(weights.table[rows], bin_))
+    # Masked scores may be above the top.
+    below = jnp.minimum(scores - _repeat(weights.top[rows], scores), 0)
+    return jnp.where(where, first + share * rise, 0), below
 
 
-def _look_up(tables: tuple[Array, ...], bins: Array) -> tuple[Array, ...]:
-    """``table[row, bins[row, key]]`` of each table, by gathers within 128 lanes."""
+def _look_up(table: Array, bins: Array) -> Array:
+    """``table[row, bins[row, key]]``, by gathers within 128 lanes."""
     found = []
     for start in range(0, bins.shape[1], LANES):
         part = bins[:, start : start + LANES]
-        lane, values = _bits(part) & (LANES - 1), None
-        for first in range(0, tables[0].shape[1], LANES):
-            entries = [
-                jnp.take_along_axis(
-                    table[:, first : first + LANES], lane, axis=1, mode="promise_in_bounds"
-                )
-                for table in tables
-            ]
-            values = (
-                entries
-                if values is None
-                else [
-                    jnp.where(part >= first, entry, value)
-                    for entry, value in zip(entries, values, strict=True)
-                ]
-            )
-        found.append(values)
-    return tuple(jnp.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
+        lane, value = _bits(part) & (LANES - 1), None
+        for first in range(0, table.shape[1], LANES):
+            entry = jax.lax.gather(
+                table[:, first : first + LANES], lane[:, :, None], _ALONG_LANES, (1, 1),
+                mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+            )  # fmt: skip
+            value = entry if value is None else jnp.where(part >= first, entry, value)
+        found.append(value)
+    return jnp.concatenate(found, axis=1)
 
 
 def _shares(
-    options: Options, anchors: Anchors, weights: Weights | None, statistics: Statistics,
+    anchors: Anchors, weights: Weights | None, statistics: Statistics,
     rows: slice, scores: Array, where: Array,
 ) -> tuple[list[Array], Array]:  # fmt: skip
     """Shares of each score in the sums of its row, and scores below the largest."""
     top, log_norm, _ = statistics
-    weight, scores = _weigh(options, weights, rows, scores, where)
-    below = scores - _repeat(top[rows], scores)
+    if weights is None:
+        weight, below = None, jnp.where(where, scores, _LOWEST) - _repeat(top[rows], scores)
+    else:
+        weight, below = _weigh(weights, rows, scores, where)
     shares = []
     for k in range(log_norm.shape[1] // LANES):
         power, norm = (_repeat(_columns(a, rows, k), scores) for a in (anchors.powers, log_norm))

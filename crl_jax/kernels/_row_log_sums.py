@@ -8,9 +8,11 @@ anchor i and exponent k, the kernels return
     m_i = \max_j s_{ij}
 
 over the valid keys j with another id, where the weights are 1 or a function of the rank of
-:math:`s_{ij}` in its row, estimated by a histogram. A loss that is a function of these sums is
-ordinary JAX code; the backward pass recomputes the scores. Differences of log-sums, and their
-gradients with respect to exponents, do not suffer cancellation where scores are large.
+:math:`s_{ij}` in its row, estimated by a histogram; in the second case, :math:`m_i` is the upper
+end of the highest bin with a positive weight, at most :math:`\max_j s_{ij}`. A loss that is a
+function of these sums is ordinary JAX code; the backward pass recomputes the scores. Differences of
+log-sums, and their gradients with respect to exponents, do not suffer cancellation where scores are
+large.
 """
 
 import math
@@ -30,6 +32,7 @@ scores of a row and each parameter have the shape ``[N, 1]``."""
 # 2 MiB, and a larger one reads keys and statistics of anchors less often.
 _TILE = 512, 1024
 _WIDEST = 512
+_RISE_BITS = 12  # of a word of `Weights`
 _LEAST_POWER = 1e-30  # 2 to this times the score of a masked key is 0
 _LARGE = 1e30
 _SMALLEST = float(jnp.finfo(jnp.float32).tiny)
@@ -57,18 +60,23 @@ class Keys(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """Bins of the scores of each row: ``(score - low) * scale``."""
+    """Bins of the scores of each row: whole numbers below ``(score - low) * scale``."""
 
     low: Any  # [N, 1], smallest score
     scale: Any  # [N, 1], bins per unit of score; 0 if all scores are equal
 
 
 class Weights(NamedTuple):
-    """Weights of each row, linear between the first and the last score of a bin."""
+    """Weights of each row, linear between the first and the last score of a bin.
+
+    The weight of the first score and the rise to the last share a word of 32 bits, since a kernel
+    spends most time on looking up words. As float32, a word is the weight, with an error of at most
+    2⁻¹² of it; its low bits are the high bits of the rise, with an error of mostly 2⁻⁴ of it.
+    """
 
     bins: Bins
-    first: Any  # [N, bins]
-    rise: Any  # [N, bins], from the first to the last
+    top: Any  # [N, 1], upper end of the highest bin with a positive weight
+    table: Any  # [N, bins], int32
 
 
 def row_log_sums(
@@ -102,15 +110,15 @@ def row_log_sums(
       key_ids: Ids of the keys, int32; keys with the id of an anchor are excluded from its sum.
       key_mask: Mask of valid keys.
       weight: Weight of scores as a function of their ranks, estimated as in
-        :func:`crl_jax.stats.of_binned_ranks`; ``None`` for weights of 1. Static.
+        :func:`crl_jax.stats.of_binned_ranks`, and rounded to 12 significant bits; at least 0.
+        ``None`` for weights of 1. Static.
       params: Per-anchor parameters of ``weight``, shape ``[N, P]``.
       bins: Number of bins of the ranks, static; the kernels count a power of two from 8 to 128, or
         a multiple of 128.
       interpret: Whether to interpret the kernels, for tests on a CPU.
 
     Returns:
-      The log-sums, -inf if empty; the largest score of each anchor, 0 if empty; and its number of
-      negatives.
+      The log-sums, -inf if empty; the scores :math:`m_i`, 0 if empty; and the numbers of negatives.
     """
     n, m = x.shape[0], y.shape[0]
     if params is None:
@@ -153,9 +161,11 @@ def _forward(
 
     anchors, keys, exponents, params = _differentiable_once((anchors, keys, exponents, params))
     weights = None
-    if options.weight is not None:
-        weights = _interpolated(options.weight, options, anchors, keys, params)
-    top, count, total = kernels.sums(options, anchors, keys, weights)
+    if options.weight is None:
+        top, count, total = kernels.sums(options, anchors, keys)
+    else:
+        count, weights = _interpolated(options.weight, options, anchors, keys, params)
+        top, total = weights.top, kernels.weighted_sums(options, anchors, keys, weights)
     empty = total == 0
     total = jnp.where(empty, 1, total)
     log_sums = jnp.where(empty, -jnp.inf, jnp.log(total))
@@ -179,14 +189,16 @@ def _refuse(primals: Any, tangents: Any) -> Any:
 
 def _interpolated(
     weight: RankWeight, options: Options, anchors: Anchors, keys: Keys, params: Array
-) -> Weights:
-    """Weights at the ranks of the first and last score of each bin, for interpolation."""
+) -> tuple[Array, Weights]:
+    """Number of negatives, and weights at the ranks of the first and last score of each bin."""
     from . import _log_sum_kernels as kernels
 
     count, low, high = kernels.extremes(options, anchors, keys)
     half_range = high / 2 - low / 2  # the whole one could overflow
     differ = half_range > _SMALLEST * options.bins
-    scale = jnp.where(differ, options.bins / 2 / jnp.where(differ, half_range, 1), 0)
+    half_range = jnp.where(differ, half_range, 1)
+    # Less than one bin is lost, so that the largest score is in the last bin in spite of rounding.
+    scale = jnp.where(differ, options.bins * (1 - 2**-20) / 2 / half_range, 0)
     bins = Bins(low, scale)
     inside = kernels.histogram(options, anchors, keys, bins)
     last = jnp.cumsum(inside, axis=1)
@@ -196,7 +208,40 @@ def _interpolated(
         jnp.where(count > 0, weight(rank.astype(jnp.float32), n, *columns), 0)
         for rank in (first, last)
     )
-    return Weights(bins, at_first, at_last - at_first)
+    # The largest score itself would let the sum underflow if it had no weight and were far above.
+    number = jnp.arange(inside.shape[1], dtype=jnp.float32)
+    has_weight = (inside > 0) & ((at_first > 0) | (at_last > 0))
+    end = jnp.max(jnp.where(has_weight, number + 1, 0), axis=1, keepdims=True)
+    top = jnp.where(differ, jnp.minimum(low + end / jnp.where(differ, scale, 1), high), high)
+    return count, Weights(bins, top, _packed(at_first, at_last - at_first))
+
+
+def _packed(first: Array, rise: Array) -> Array:
+    """Words whose value as float32 is the first, and whose low bits are the rise; see Weights."""
+    n_high = 32 - _RISE_BITS
+
+    def word(rise_bits: Array) -> Array:
+        low = jax.lax.shift_right_logical(rise_bits, n_high)
+        lost = rise - unpacked(low)[1]
+        high = _bits_of(first + lost / 2) - low + (1 << _RISE_BITS - 1)  # of the middle weight
+        return jnp.maximum(high >> _RISE_BITS << _RISE_BITS, 0) | low
+
+    rounded = word(_bits_of(rise) + (1 << n_high - 1))
+    value, rounded_rise = unpacked(rounded)
+    # Toward zero if the weight of the last score would be negative.
+    return jnp.where(value + rounded_rise < 0, word(_bits_of(-value)), rounded)
+
+
+def unpacked(words: Array) -> tuple[Array, Array]:
+    """The first weight and the rise of packed words."""
+    rise = words << 32 - _RISE_BITS
+    return jax.lax.bitcast_convert_type(words, jnp.float32), jax.lax.bitcast_convert_type(
+        rise, jnp.float32
+    )
+
+
+def _bits_of(values: Array) -> Array:
+    return jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.int32)
 
 
 def _backward(

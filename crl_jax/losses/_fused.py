@@ -54,7 +54,8 @@ def fused_view_loss(
 ) -> Float[Array, ""]:
     r"""Mean loss over the 2B anchors of :func:`view_scores`, without storing scores on a TPU.
 
-    Equal to :func:`tiled_view_loss` up to rounding. On a TPU, Pallas kernels compute the scores in
+    Equal to :func:`tiled_view_loss` up to rounding; the weights of :func:`bayesian_contrastive` are
+    rounded to 12 significant bits. On a TPU, Pallas kernels compute the scores in
     tiles that stay in fast memory, and compute them again in the backward pass. On other platforms,
     for 64-bit embeddings or ids, and for a symbolic batch size, it is :func:`tiled_view_loss`.
     ``jax.export`` of the kernels supports the platform ``tpu`` alone, not several platforms in one
