@@ -47,6 +47,7 @@ def fused_view_loss(
     z2: Float[Array, "batch dim"],
     *,
     ids: Int[Array, "batch"] | None = None,
+    where: Bool[Array, "batch"] | None = None,
     weights: Float[Array, "anchors"] | None = None,
     axis_name: str | None = None,
     interpret: bool = False,
@@ -68,7 +69,7 @@ def fused_view_loss(
       loss: :func:`info_nce`, :func:`decoupled_contrastive`, :func:`debiased_contrastive`,
         :func:`hard_contrastive` or :func:`bayesian_contrastive`, the last with ``bins``; or a
         ``functools.partial`` of one of them that binds keyword arguments.
-      z1, z2, ids, weights, axis_name: As in :func:`tiled_view_loss`.
+      z1, z2, ids, where, weights, axis_name: As in :func:`tiled_view_loss`.
       interpret: Whether to interpret the kernels on every platform, for tests; slow.
       **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[2B]``.
 
@@ -85,8 +86,8 @@ def fused_view_loss(
     >>> print(f"{losses.fused_view_loss(losses.info_nce, z1, z2, temperature=0.5):.5f}")
     4.89447
     """
-    z, pos, ids = view_batch(z1, z2, ids, axis_name)
-    return _mean_loss(loss, z, pos, z, ids, weights, axis_name, hyperparams, None, interpret)
+    z, pos, ids, where, weights = view_batch(z1, z2, ids, where, weights, axis_name)
+    return _mean_loss(loss, z, pos, z, ids, weights, axis_name, hyperparams, where, interpret)
 
 
 @check_arguments

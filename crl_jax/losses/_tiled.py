@@ -49,6 +49,7 @@ def tiled_view_loss(
     z2: Float[Array, "batch dim"],
     *,
     ids: Int[Array, "batch"] | None = None,
+    where: Bool[Array, "batch"] | None = None,
     weights: Float[Array, "anchors"] | None = None,
     rows: int | None = None,
     axis_name: str | None = None,
@@ -68,6 +69,8 @@ def tiled_view_loss(
         :func:`info_nce`, or a ``functools.partial`` of it; marked by :func:`per_anchor_loss`,
         since a tile has the scores of a part of the anchors.
       z1, z2, ids: As in :func:`view_scores`.
+      where: Mask of valid samples, shape ``[B]``; the views of masked samples are used neither as
+        anchors nor as negatives.
       weights: Per-anchor loss weights, shape ``[2B]``: first views, then second views.
       rows: Number of anchors per tile, static; by default about 2 million scores per tile but at
         least 32 anchors, on GPUs 8 million scores but at least 128 anchors, or 128 anchors if the
@@ -92,8 +95,8 @@ def tiled_view_loss(
     >>> print(f"{tiled:.5f} {losses.info_nce(pos, neg, where=where, temperature=0.5):.5f}")
     4.89447 4.89447
     """
-    z, pos, ids = view_batch(z1, z2, ids, axis_name)
-    return mean_loss(loss, z, pos, z, ids, weights, rows, axis_name, hyperparams)
+    z, pos, ids, where, weights = view_batch(z1, z2, ids, where, weights, axis_name)
+    return mean_loss(loss, z, pos, z, ids, weights, rows, axis_name, hyperparams, where)
 
 
 @check_arguments
@@ -177,10 +180,9 @@ def tiled_catalogue_loss(
             f"{x.shape}."
         )
     check_shape("targets", targets, x.shape[:1])
-    check_shape("where", where, x.shape[:1])
-    if where is not None:  # as in `tower_batch`
-        x, targets = jnp.where(where[:, None], x, 0), jnp.where(where, targets, 0)
-        weights = None if weights is None else jnp.where(where, weights, 0)
+    for name, values in (("where", where), ("weights", weights)):
+        check_shape(name, values, x.shape[:1])
+    x, targets, weights = _without_masked(where, x, targets, weights)
     n_items = items.shape[0]
     if targets.dtype.itemsize < 4:  # could not hold the ids of all items
         targets = targets.astype(jnp.int32)
@@ -194,12 +196,22 @@ def tiled_catalogue_loss(
 
 
 def view_batch(
-    z1: Array, z2: Array, ids: Array | None, axis_name: str | None
-) -> tuple[Array, Array, Array]:
-    """Checks two views; returns the embeddings, positives' scores and ids of both."""
+    z1: Array,
+    z2: Array,
+    ids: Array | None,
+    where: Array | None,
+    weights: Array | None,
+    axis_name: str | None,
+) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """Checks two views; returns embeddings, positives' scores, ids, mask and weights of both."""
     _check_pairs("z1", z1, "z2", z2)
+    check_shape("where", where, z1.shape[:1])
+    z1, z2 = _without_masked(where, z1, z2)
+    where = None if where is None else jnp.tile(where, 2)
     ids = jnp.tile(_ids(ids, z1.shape[0], axis_name), 2)
-    return jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2), ids
+    check_shape("weights", weights, ids.shape)
+    (weights,) = _without_masked(where, weights)
+    return jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2), ids, where, weights
 
 
 def tower_batch(
@@ -212,11 +224,20 @@ def tower_batch(
 ) -> tuple[Array, Array, Array, Array, Array | None]:
     """Checks pairs; returns anchors, positives' scores, keys, ids and weights, masked by zeros."""
     _check_pairs("x", x, "y", y)
-    check_shape("where", where, x.shape[:1])
-    if where is not None:  # mask before any arithmetic: 0 * nan would propagate to the gradient
-        x, y = (jnp.where(where[:, None], z, 0) for z in (x, y))
-        weights = None if weights is None else jnp.where(where, weights, 0)
+    for name, values in (("where", where), ("weights", weights)):
+        check_shape(name, values, x.shape[:1])
+    x, y, weights = _without_masked(where, x, y, weights)
     return x, own_scores(x, y), y, _ids(ids, x.shape[0], axis_name), weights
+
+
+def _without_masked(where: Array | None, *arrays: Array | None) -> tuple[Any, ...]:
+    """Zeros for masked rows, before any arithmetic: 0 * nan would propagate to the gradient."""
+    if where is None:
+        return arrays
+    return tuple(
+        None if x is None else jnp.where(where.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
+        for x in arrays
+    )
 
 
 def _check_pairs(name: str, x: Array, other_name: str, y: Array) -> None:

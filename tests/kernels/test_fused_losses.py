@@ -63,23 +63,28 @@ def test_views(loss, hyper):
 
 
 @pytest.mark.parametrize(
-    "loss", [losses.info_nce, losses.decoupled_contrastive, losses.debiased_contrastive]
-)
-def test_masked_pairs_of_towers_are_never_read(loss):
+    ("batch", "loss"),
+    [("tower", losses.info_nce), ("tower", losses.decoupled_contrastive),
+     ("view", losses.debiased_contrastive)],
+)  # fmt: skip
+def test_masked_pairs_are_never_read(batch, loss):
     where, ids = jnp.arange(N) % 4 != 1, jnp.arange(N) % 8
     kept = np.flatnonzero(where)
-    weights = jnp.linspace(1, 2, N)
+    fused_of = {"tower": losses.fused_tower_loss, "view": losses.fused_view_loss}[batch]
+    scores_of = {"tower": losses.tower_scores, "view": losses.view_scores}[batch]
+    weights = jnp.linspace(1, 2, {"tower": N, "view": 2 * N}[batch])
 
     def fused(x, y, temperature):
         x, y = (jnp.where(where[:, None], z, jnp.nan) for z in (x, y))
-        return losses.fused_tower_loss(
+        return fused_of(
             loss, x, y, ids=ids, where=where, weights=weights, temperature=temperature,
             interpret=True,
         )  # fmt: skip
 
     def plain(x, y, temperature):
-        s = losses.tower_scores(x[kept], y[kept], ids=ids[kept])
-        return loss(s.pos, s.neg, where=s.where, weights=weights[kept], temperature=temperature)
+        s = scores_of(x[kept], y[kept], ids=ids[kept])
+        own = weights.reshape(-1, N)[:, kept].ravel()
+        return loss(s.pos, s.neg, where=s.where, weights=own, temperature=temperature)
 
     assert_same(fused, plain, *embeddings(), jnp.float32(0.3))
 

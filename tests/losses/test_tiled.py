@@ -108,24 +108,27 @@ def test_arrays_of_numpy_in_a_partial_tile(batch, name):
     np.testing.assert_array_equal(own(*args), same(*args))
 
 
-@pytest.mark.parametrize("name", ["bayesian", "sigmoid"])
-def test_pairs_that_are_masked_are_never_read(name):
+@pytest.mark.parametrize(
+    ("batch", "name"), [("views", "bayesian"), ("towers", "bayesian"), ("towers", "sigmoid")]
+)
+def test_pairs_that_are_masked_are_never_read(batch, name):
     """Value and gradient equal those of the valid examples alone, whatever the masked ones are."""
-    loss, hyper = LOSSES[name]
+    (loss, hyper), (scores_of, tiled_of, per_row) = LOSSES[name], BATCHES[batch]
     where = jnp.array([True, False, True, True, False, True, True])
     kept, ids = np.flatnonzero(where), jnp.array([4, 4, 9, 4, 1, 2, 3])
+    weights = jnp.linspace(1, 2, 7 * per_row)
     x, y = embeddings(7)
 
     def tiled(x, y, temperature):
-        return losses.tiled_tower_loss(
-            loss, x, y, ids=ids, where=where, weights=jnp.linspace(1, 2, 7), rows=3,
-            temperature=temperature, **hyper,
+        return tiled_of(
+            loss, x, y, ids=ids, where=where, weights=weights, rows=3, temperature=temperature,
+            **hyper,
         )  # fmt: skip
 
     def direct(x, y, temperature):
-        s = losses.tower_scores(x[kept], y[kept], ids=ids[kept])
-        weights = jnp.linspace(1, 2, 7)[kept]
-        return loss(s.pos, s.neg, where=s.where, weights=weights, temperature=temperature, **hyper)
+        s = scores_of(x[kept], y[kept], ids=ids[kept])
+        own = weights.reshape(per_row, 7)[:, kept].ravel()
+        return loss(s.pos, s.neg, where=s.where, weights=own, temperature=temperature, **hyper)
 
     soiled = (jnp.where(where[:, None], z, jnp.nan) for z in (x, y))
     got = jax.jit(jax.value_and_grad(tiled, (0, 1)))(*soiled, jnp.float32(0.5))
@@ -318,7 +321,7 @@ def test_what_does_not_fit_is_named():
     with refused("z2", " must have shape"):
         losses.tiled_view_loss(losses.info_nce, x, y[:3])
     with refused("weights", " must have shape"):
-        losses.tiled_view_loss(losses.info_nce, x, y, weights=jnp.ones(4))
+        losses.tiled_view_loss(losses.info_nce, x, y, weights=jnp.ones(4), where=x[:, 0] > 0)
     with refused("where", " must have shape"):
         losses.tiled_tower_loss(losses.info_nce, x, y, where=jnp.ones(3, bool))
     with refused("ids", " must have shape"):
