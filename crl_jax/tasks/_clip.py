@@ -10,12 +10,18 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
-from ..losses import clip_contrastive, info_nce, normalize, tiled_tower_loss, tower_scores
+from ..losses import (
+    clip_contrastive,
+    fused_tower_loss,
+    info_nce,
+    normalize,
+    tiled_tower_loss,
+    tower_scores,
+)
 from ..models import Network
 from ..train import Batch, LossOutput, StepContext, stream
 from ..weights import MeasuredAlpha
 from ._score_task import (
-    AUC_ANCHORS,
     AlphaEstimator,
     LossInputs,
     ScoreTask,
@@ -23,6 +29,7 @@ from ._score_task import (
     split_labels,
     with_alpha,
 )
+from ._tiles import Tile, by_tile, check_tile, first_inputs
 from ._views import (
     ViewBatch,
     as_pytree,
@@ -72,8 +79,9 @@ class CLIP(ScoreTask):
         are initialized at random.
       tile: Number of anchors whose scores are in memory at a time; None for all. With tiles, memory
         is linear in the batch size, also in the backward pass, and label metrics are computed on
-        the first ``max(tile, 16)`` anchors only. See :func:`crl_jax.losses.tiled_tower_loss`.
-        Static.
+        the first ``max(tile, 16)`` anchors only. See :func:`crl_jax.losses.tiled_tower_loss`. With
+        ``"fused"``, a TPU stores no scores, on one device: see
+        :func:`crl_jax.losses.fused_tower_loss`. Static.
 
     Raises:
       ValueError: If a field is invalid, a hyper-parameter is set twice, or the batch size is 1.
@@ -96,7 +104,7 @@ class CLIP(ScoreTask):
     alpha: AlphaEstimator | None = field(default=None, kw_only=True)
     exclude_equal: bool = field(default=False, kw_only=True, metadata=STATIC)
     pretrained: Any = field(default=None, kw_only=True)
-    tile: Annotated[int | None, Range(1)] = field(default=None, kw_only=True, metadata=STATIC)
+    tile: Tile | None = field(default=None, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
         for name in _TOWERS:
@@ -107,6 +115,7 @@ class CLIP(ScoreTask):
         if self.loss_fn is clip_contrastive:  # InfoNCE in both directions
             object.__setattr__(self, "loss_fn", info_nce)
         self.check_fields()
+        check_tile(self, CLIP)
         if self.bias is not None and "bias" in self.hyperparams:
             raise ValueError("`hyperparams` must not contain bias if `bias` is trainable.")
 
@@ -242,29 +251,17 @@ class CLIP(ScoreTask):
     ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
         """Computes the loss tile by tile, and label metrics from the first anchors."""
         assert self.tile is not None
-        n = len(x)
-        few, index = min(n, max(self.tile, AUC_ANCHORS)), jnp.arange(n, dtype=jnp.int32)
-        # In full float32: these scores are only ranked.
-        scores = jax.lax.stop_gradient(
-            jnp.matmul(
-                x[:few], y.T, precision=jax.lax.Precision.HIGHEST,
-                preferred_element_type=jnp.float32,
-            )
-        )  # fmt: skip
-        where = ctx.where[:few, None] & ctx.where[None, :]
-        where = where & (index[:few, None] != index[None, :])
-        classes = class_masks(None if labels is None else labels[:few], labels)
-        inputs = LossInputs(jnp.diagonal(scores), scores, where, classes)
+        index = jnp.arange(len(x), dtype=jnp.int32)
+        inputs = first_inputs(self.tile, x, y, index, index, ctx.where, labels)
         estimates, alpha, metrics = self.alpha_and_metrics(inputs, alpha)
         ids = None
         if self.exclude_equal:
             assert labels is not None
             ids = jnp.where(labels >= 0, labels, -1 - index)  # unknown labels are distinct
         hyperparams: dict[str, Any] = {**self.hyperparams, **estimates, **learned}
+        loss = by_tile(self.tile, tiled_tower_loss, fused_tower_loss)
         forward, backward = (
-            tiled_tower_loss(
-                self.loss_fn, a, b, ids=ids, where=ctx.where, rows=self.tile, **hyperparams
-            )
+            loss(self.loss_fn, a, b, ids=ids, where=ctx.where, **hyperparams)
             for a, b in ((x, y), (y, x))
         )
         return (forward + backward) / 2, alpha, metrics

@@ -200,11 +200,6 @@ class SogCLIP(CLIP):
     threshold_rate: Annotated[Any, Range(0)] = field(default=1.0, kw_only=True)
     warm_up: Annotated[Any, Range(0)] = field(default=20, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tile is not None:
-            raise ValueError(f"`tile` must be None for SogCLIP, got {self.tile}.")
-
     def check_data(self, data: Any) -> None:
         """Raises ``ValueError`` for another number of pairs."""
         super().check_data(data)

@@ -9,8 +9,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._pytree import STATIC, pytree_dataclass
-from ..losses import info_nce, oracle_contrastive, punce, supervised_contrastive, view_scores
+from ..losses import (
+    fused_view_loss,
+    info_nce,
+    oracle_contrastive,
+    punce,
+    supervised_contrastive,
+    tiled_view_loss,
+    view_scores,
+)
 from ..train import LossOutput, StepContext, stream
+from ..weights import MeasuredAlpha
 from ._score_task import (
     AlphaEstimator,
     ClassMasks,
@@ -21,6 +30,7 @@ from ._score_task import (
     label_auc,
     with_alpha,
 )
+from ._tiles import Tile, by_tile, check_tile, first_inputs
 from ._views import TwoViewTask, ViewBatch, both_views, check_batch_size
 
 
@@ -42,10 +52,15 @@ class SimCLR(ScoreTask, TwoViewTask):
       hyperparams: See :class:`ScoreTask`.
       loss_fn: See :class:`ScoreTask`.
       alpha: See :class:`ScoreTask`.
+      tile: Number of anchors whose scores are in memory at a time; None for all. With tiles, memory
+        is linear in the batch size, also in the backward pass, and label metrics are computed on
+        the first ``max(tile, 16)`` anchors only. See :func:`crl_jax.losses.tiled_view_loss`. With
+        ``"fused"``, a TPU stores no scores, on one device: see
+        :func:`crl_jax.losses.fused_view_loss`. Subclasses need all scores. Static.
 
     Raises:
-      ValueError: If a field has the wrong type, if ``alpha`` is also in ``hyperparams``, or if the
-        batch size is 1.
+      ValueError: If a field has the wrong type, if ``alpha`` is also in ``hyperparams``, if the
+        batch size is 1, or if ``tile`` is set in a subclass with another loss.
 
     References:
       Chen et al., `A Simple Framework for Contrastive Learning of Visual Representations
@@ -55,10 +70,12 @@ class SimCLR(ScoreTask, TwoViewTask):
     hyperparams: dict[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., Array] = field(default=info_nce, metadata=STATIC)
     alpha: AlphaEstimator | None = field(default=None, kw_only=True)
+    tile: Tile | None = field(default=None, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_fields()
+        check_tile(self, SimCLR)
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Initializes the network; its non-trainable variables are the model state."""
@@ -71,8 +88,26 @@ class SimCLR(ScoreTask, TwoViewTask):
         (first, second), variables = self.encode_views(
             params, model_state, batch.first, batch.second
         )
+        if self.tile is not None:
+            alpha = getattr(model_state, "alpha", None)
+            loss, alpha, metrics = self._tiled_loss(first, second, batch.labels, alpha, ctx)
+            return loss, (with_alpha(variables, alpha), metrics)
         inputs = view_inputs(first, second, batch.labels, ctx)
         return self.state_loss(inputs, model_state, variables, both_views(ctx))
+
+    def _tiled_loss(
+        self, first: Array, second: Array, labels: Any, alpha: Any, ctx: StepContext
+    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
+        """Computes the loss tile by tile, and label metrics from the first anchors."""
+        assert self.tile is not None
+        n, real = len(first), both_views(ctx).where
+        z, index = jnp.concatenate([first, second]), jnp.arange(2 * n, dtype=jnp.int32)
+        labels = None if labels is None else jnp.tile(labels, 2)
+        inputs = first_inputs(self.tile, z, z, (index + n) % (2 * n), index % n, real, labels)
+        estimates, alpha, metrics = self.alpha_and_metrics(inputs, alpha)
+        loss = by_tile(self.tile, tiled_view_loss, fused_view_loss)
+        hyperparams = {**self.hyperparams, **estimates}
+        return loss(self.loss_fn, first, second, where=ctx.where, **hyperparams), alpha, metrics
 
 
 def view_inputs(

@@ -64,6 +64,10 @@ ROWS = {
         tasks.SimCLR(LINEAR, JITTER, BCL, bayesian, alpha=ALPHA),
         LABELLED, ("hyperparams.beta", "augment.size", "alpha.decay"),
     ),
+    "SimCLR, tiled": Row(
+        tasks.SimCLR(LINEAR, JITTER, BCL, bayesian, alpha=ALPHA, tile=5),
+        LABELLED, ("hyperparams.beta",),
+    ),
     "SupCon": Row(
         tasks.SupCon(LINEAR, JITTER, {"temperature": 0.5}), LABELLED, ("hyperparams.temperature",)
     ),
