@@ -58,7 +58,7 @@ def sums(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Array, 
         _row(jnp.sum, each * jnp.exp2(power * (tops - top)))
         for each, power in zip(totals, powers, strict=True)
     ]
-    total = jnp.where(top > _LOWEST, jnp.concatenate(total, axis=1), 0)
+    total = jnp.where(top <= _LOWEST, 0, jnp.concatenate(total, axis=1))  # NaN is not empty
     return top, _row(jnp.sum, count), total
 
 
@@ -248,10 +248,11 @@ def _weighted_sums_kernel(anchors: Anchors, keys: Keys, weights: Weights, *sums:
             ref[...] = jnp.zeros_like(ref)
 
     for rows, scores, where in _strips(anchors, keys):
-        weight, below = _weigh(weights, rows, scores, where)
+        weight, below = _weigh(weights, rows, scores)
         for k, total in enumerate(sums):
             power = _repeat(_columns(anchors.powers, rows, k), scores)
-            total[rows] = _lanes(jnp.add, weight * jnp.exp2(power * below), total[rows])
+            terms = jnp.where(where, weight * jnp.exp2(power * below), 0)
+            total[rows] = _lanes(jnp.add, terms, total[rows])
 
 
 def _gradient_kernel(
@@ -339,14 +340,13 @@ def _bits(whole: Array) -> Array:
     return jax.lax.bitcast_convert_type(whole + 1.5 * 2**23, jnp.int32)
 
 
-def _weigh(weights: Weights, rows: slice, scores: Array, where: Array) -> tuple[Array, Array]:
-    """Weights of a strip, 0 if masked, and its scores below the top."""
+def _weigh(weights: Weights, rows: slice, scores: Array) -> tuple[Array, Array]:
+    """Weights of a strip, and its scores below the top; masked scores have any."""
     low, scale = (_repeat(a[rows], scores) for a in weights.bins)
     bin_, share = _place(low, scale, scores)
     first, rise = unpacked(_look_up(weights.table[rows], bin_))
-    # Masked scores may be above the top.
-    below = jnp.minimum(scores - _repeat(weights.top[rows], scores), 0)
-    return jnp.where(where, first + share * rise, 0), below
+    # Scores of weight 0 may be far above the top.
+    return first + share * rise, jnp.minimum(scores - _repeat(weights.top[rows], scores), 0)
 
 
 def _look_up(table: Array, bins: Array) -> Array:
@@ -374,12 +374,12 @@ def _shares(
     if weights is None:
         weight, below = None, jnp.where(where, scores, _LOWEST) - _repeat(top[rows], scores)
     else:
-        weight, below = _weigh(weights, rows, scores, where)
+        weight, below = _weigh(weights, rows, scores)
     shares = []
     for k in range(log_norm.shape[1] // LANES):
         power, norm = (_repeat(_columns(a, rows, k), scores) for a in (anchors.powers, log_norm))
         share = jnp.exp2(power * below - norm)
-        shares.append(share if weight is None else weight * share)
+        shares.append(share if weight is None else jnp.where(where, weight * share, 0))
     return shares, below
 
 

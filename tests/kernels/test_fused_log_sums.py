@@ -237,3 +237,14 @@ def test_a_histogram_holds_all_keys_of_a_tile_in_one_bin():
     assert got[5, 0] == n_keys  # all its scores are 0
     odd = np.bincount(scores[1::2].astype(int), minlength=got.shape[1])
     np.testing.assert_array_equal(got[7], odd)
+
+
+@pytest.mark.parametrize("bins", [0, 8])
+def test_a_valid_nan_is_not_an_empty_sum(bins):
+    x, y, exponents, params, masks = batch()
+    valid = np.flatnonzero(masks["key_mask"])[0]
+    sees = np.asarray(masks["ids"]) != int(masks["key_ids"][valid])
+    ranks = dict(weight=rank_weight, params=params, bins=bins) if bins else {}
+    got = row_log_sums(x, y.at[valid].set(jnp.nan), exponents, **masks, interpret=True, **ranks)
+    assert 0 < sees.sum() < N
+    np.testing.assert_array_equal(np.isnan(got[0]), np.stack([sees, sees], axis=1))
