@@ -31,6 +31,15 @@ def check_shape(name: str, array: Any, expected: tuple[int, ...]) -> None:
         raise ValueError(f"`{name}` must have shape {tuple(expected)}, got {np.shape(array)}.")
 
 
+def check_int32(name: str, array: Any) -> None:
+    """Raises ``ValueError`` if NumPy integers do not fit into 32 bits: JAX would wrap them."""
+    if isinstance(array, np.ndarray) and array.size and array.dtype.kind in "iu":
+        info = np.iinfo(np.int32)
+        for worst in (array.min(), array.max()):
+            if not info.min <= worst <= info.max:
+                raise ValueError(f"`{name}` must fit into 32 bits, got {worst}.")
+
+
 def check_negatives(neg: Any) -> None:
     """Raises ``ValueError`` if the last axis, that of the negatives of an anchor, is empty."""
     if is_static(neg.shape[-1]) and not neg.shape[-1]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.scipy.stats import rankdata
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_count, check_shape
+from .._checks import check_count, check_int32, check_shape
 from .._floats import at_least_float32
 from ._features import class_labels, has_class
 
@@ -59,8 +59,8 @@ def precision_recall_f1(
       :class:`ClassScores` of float32 values.
 
     Raises:
-      ValueError: If a shape does not fit, ``n_classes`` is below 1, or a concrete label is not
-        below ``n_classes``.
+      ValueError: If a shape does not fit, ``n_classes`` is below 1, a concrete label is not below
+        ``n_classes``, or a class does not fit into 32 bits.
 
     >>> scores = precision_recall_f1(jnp.array([0, 0, 1, 2]), jnp.array([0, 1, 1, 1]), 3)
     >>> scores.precision, f"{scores.macro_f1:.3f} {scores.micro_f1:.3f}"
@@ -69,6 +69,7 @@ def precision_recall_f1(
     check_count("n_classes", n_classes)
     labels = class_labels("labels", labels, n_classes)
     check_shape("predicted", predicted, labels.shape)
+    check_int32("predicted", predicted)
     check_shape("where", where, labels.shape)
     predicted = jnp.asarray(predicted).astype(jnp.int32)
     classes = jnp.arange(n_classes, dtype=jnp.int32)

@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
+from .._checks import check_int32
 from .._floats import at_least_float32
 from .._reduce import masked_mean
 
@@ -95,4 +96,5 @@ def class_labels(name: str, labels: Any, n_classes: int) -> Int[Array, "n"]:
             f"`{name}` must be below `n_classes` = {n_classes} (or negative for unlabelled "
             f"examples), got {labels.max()} at index {int(labels.argmax())}."
         )
+    check_int32(name, labels)
     return jnp.asarray(labels).astype(jnp.int32)

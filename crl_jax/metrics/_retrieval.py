@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_blocks
-from .._checks import check_count, check_shape
+from .._checks import check_count, check_int32, check_shape
 from .._floats import at_least_float32
 from .._scaling import normalize_rows
 from ._features import HIGHEST, best_class
@@ -98,7 +98,8 @@ def retrieval_ranks(
       Ranks, int32 ``[n]``; 0 for queries without a match.
 
     Raises:
-      ValueError: If a shape does not match or ``block_size`` is not positive.
+      ValueError: If a shape does not match, an id does not fit into 32 bits, or ``block_size`` is
+        not positive.
 
     >>> queries, answers = jnp.array([[1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> print(retrieval_ranks(queries, answers, jnp.array([0]), jnp.array([0, 1, 2])))
@@ -107,6 +108,8 @@ def retrieval_ranks(
     check_shape("answers", answers, (len(answers), *queries.shape[1:]))
     check_shape("query_ids", query_ids, (len(queries),))
     check_shape("answer_ids", answer_ids, (len(answers),))
+    for name, ids in (("query_ids", query_ids), ("answer_ids", answer_ids)):
+        check_int32(name, ids)
     check_count("block_size", block_size)
     queries, answers = at_least_float32(queries, answers)
     query_ids, answer_ids = (x.astype(jnp.int32) for x in (query_ids, answer_ids))

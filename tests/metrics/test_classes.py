@@ -78,6 +78,18 @@ def test_spearman_of_many_and_of_half_precision():
     assert spearman(jnp.array([1.0, np.inf, 2.0]), jnp.array([1.0, 9.0, 3.0])) == 1
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("value", [2**32, -(2**32)])
+def test_classes_beyond_32_bits_are_refused(value):
+    """They would wrap to class 0."""
+    wide, three = np.array([0, value, 1]), np.zeros(3, np.int32)
+    with raises(ValueError, match=f"`predicted` must fit into 32 bits, got {value}"):
+        precision_recall_f1(three, wide, 2)
+    if value < 0:  # larger labels are not below the number of classes
+        with raises(ValueError, match=f"`labels` must fit into 32 bits, got {value}"):
+            precision_recall_f1(wide, three, 2)
+
+
 def test_shapes_are_checked():
     three, two = jnp.zeros(3, jnp.int32), jnp.zeros(2, jnp.int32)
     with refused("predicted"):

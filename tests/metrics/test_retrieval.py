@@ -173,3 +173,11 @@ def test_half_precision_is_that_of_the_rounded_numbers():
 def test_refusals(call, message):
     with raises(ValueError, match=message):
         call(jnp.asarray(IMAGES))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_ids_beyond_32_bits_are_refused():
+    """They would wrap, so that other pairs match."""
+    ids = np.arange(3) + np.array([0, 0, 2**32])
+    with raises(ValueError, match="`answer_ids` must fit into 32 bits, got 4294967298"):
+        metrics.retrieval_ranks(IMAGES[:3], IMAGES[:3], np.arange(3), ids)
