@@ -116,7 +116,9 @@ def spearman(scores: Float[Array, "n"], gold: Float[Array, "n"]) -> Float[Array,
     scores, gold = at_least_float32(scores, gold)
     middle = (scores.size + 1) / 2
     first, second = (rankdata(x) - middle for x in (scores, gold))
-    rho = jnp.sum(first * second) / jnp.sqrt(jnp.sum(first**2) * jnp.sum(second**2))
+    # The product of the sums grows with n⁶: in float32 it is infinite from 6.1 million values.
+    norms = jnp.sqrt(jnp.sum(first**2)) * jnp.sqrt(jnp.sum(second**2))
+    rho = jnp.sum(first * second) / norms
     has_nan = jnp.any(jnp.isnan(scores)) | jnp.any(jnp.isnan(gold))
     return jnp.where(has_nan, jnp.nan, jnp.clip(rho, -1, 1))
 

@@ -78,6 +78,11 @@ def test_spearman_of_many_and_of_half_precision():
     assert spearman(jnp.array([1.0, np.inf, 2.0]), jnp.array([1.0, 9.0, 3.0])) == 1
 
 
+def test_spearman_of_seven_million_is_finite():
+    x = jnp.arange(7_000_000, dtype=jnp.float32)
+    np.testing.assert_allclose(jax.jit(spearman)(x, -x), -1, rtol=1e-4)
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("value", [2**32, -(2**32)])
 def test_classes_beyond_32_bits_are_refused(value):
