@@ -1,5 +1,6 @@
 """Binary search in sorted rows, and ranks of scores by sorting."""
 
+import math
 from functools import partial
 from typing import Literal
 
@@ -164,7 +165,8 @@ def count_below(
     NaN sorts last, so that NaN scores are never counted; the count for a NaN threshold is
     meaningless.
     """
-    rows = scores.reshape(-1, scores.shape[-1]), thresholds.reshape(-1, thresholds.shape[-1])
+    n_rows = math.prod(scores.shape[:-1])  # -1 is undefined for rows of length 0
+    rows = (x.reshape(n_rows, x.shape[-1]) for x in (scores, thresholds))
     counts = _count_rows(*rows, side=side)
     return counts.reshape(thresholds.shape)
 

@@ -1,5 +1,6 @@
 """AUC of true negatives from positive and unlabelled scores."""
 
+import math
 from typing import Literal
 
 import jax
@@ -72,7 +73,8 @@ def debiased_auc(
     check_shape("where", where, neg.shape)
     pos, neg = at_least_float32(pos, neg)
     tau_plus = per_anchor("tau_plus", tau_plus, batch, pos.dtype)
-    rows = pos.reshape(-1, pos.shape[-1]), neg.reshape(-1, neg.shape[-1])
+    n_rows = math.prod(batch)  # -1 is undefined for rows of length 0
+    rows = pos.reshape(n_rows, pos.shape[-1]), neg.reshape(n_rows, neg.shape[-1])
     keep_pos, keep = _mask(where_pos, rows[0]), _mask(where, rows[1])
     compare = _zero_one if surrogate == "zero_one" else _sigmoid
     n_pos, n = (count_kept(*x).astype(pos.dtype) for x in ((rows[0], keep_pos), (rows[1], keep)))

@@ -94,6 +94,13 @@ def test_masking_is_deleting(fn):
 
 
 @each
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_no_sample_is_as_every_sample_masked(fn, shape):
+    for leaf in jax.tree.leaves(fn(jnp.zeros(shape), jnp.zeros(shape, bool))):
+        np.testing.assert_array_equal(leaf, 0)
+
+
+@each
 def test_vmap_and_half_precision(fn):
     p, y = samples()
     rows = [fn(a, b) for a, b in zip(p, y)]

@@ -79,6 +79,14 @@ def test_extremes_of_the_scores_and_masks():
         assert np.isnan(metrics.debiased_auc(*bad, tau_plus=0.1, where=keep))
 
 
+@pytest.mark.parametrize("surrogate", ["zero_one", "sigmoid"])
+@pytest.mark.parametrize("sizes", [(0, 4), (3, 0), (0, 0)])
+def test_the_estimate_without_samples_is_one_half(sizes, surrogate):
+    pos, neg = (jnp.zeros((2, n)) for n in sizes)
+    got = metrics.debiased_auc(pos, neg, tau_plus=0.3, surrogate=surrogate)
+    np.testing.assert_array_equal(got, [0.5, 0.5])
+
+
 def test_arguments_are_checked():
     pos, neg = jnp.ones((2, 3)), jnp.ones((2, 4))
     for name, value in (("tau_plus", 1.0), ("surrogate", "hinge")):
