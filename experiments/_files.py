@@ -13,11 +13,22 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     partial = path.with_name(path.name + ".partial")
     try:
-        yield partial
-        partial.replace(path)
-    except BaseException as error:
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None
+        with named(path):
+            yield partial
+            partial.replace(path)
+    except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Names ``path``, and no other file, in an error of the system that the body raises."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno:  # not an error of the body with a message of its own
+            error.filename = str(path)
+            del error.filename2  # None would be printed
         raise

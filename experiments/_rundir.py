@@ -20,7 +20,7 @@ import numpy as np
 import crl_jax
 from crl_jax import train
 
-from ._files import replacing
+from ._files import named, replacing
 from ._program import program
 from ._ranges import read_json
 from ._schema import C, Schema, to_json
@@ -160,8 +160,8 @@ def write_history(path: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def append_history(path: Path, line: dict[str, Any]) -> None:
-    """Appends a line to the history."""
-    with path.open("a") as file:
+    """Appends a line to the history; an error of the system names ``path``."""
+    with named(path), path.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 

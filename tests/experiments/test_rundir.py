@@ -177,12 +177,18 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(write, tmp_pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)
-    with raises(OSError, match="No space left on device: .*made'"):
+    with raises(OSError, match="No space left on device: .*made'$"):
         write(path)
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("made", "old")]
     monkeypatch.undo()
     write(path)
     assert [each.name for each in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device without space")
+def test_a_history_that_cannot_be_written_is_named():
+    with raises(OSError, match="No space left on device: '/dev/full'$"):
+        rundir.append_history(Path("/dev/full"), {"epoch": 1})
 
 
 def test_each_of_several_processes_resumes_as_itself(tmp_path):
