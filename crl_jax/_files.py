@@ -30,3 +30,20 @@ def whole(path: Path) -> Iterator[Path]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def os_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Converts errors of a library that writes ``path``, such as for a full disk, to ``OSError``.
+
+    Args:
+      path: The file, which the message names.
+      kinds: Classes of the errors.
+
+    Raises:
+      OSError: If the body raises one of them.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise OSError(f"{path} cannot be written: {error}") from error

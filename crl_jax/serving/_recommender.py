@@ -356,6 +356,7 @@ class Recommender(BaseRecommender):
           Polars).
 
         Raises:
+          OSError: If the file cannot be written.
           ValueError: If the suffix is another one, or the package of the format is not installed.
         """
         vectors = {"users": self.user_vectors, "items": self.item_vectors}

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from crl_jax import data, metrics, models
 
+from .._files import named
 from .._program import program
 from .._ranges import option_group
 from .._rundir import make_out_for
@@ -198,7 +199,10 @@ def _write(path: Path, parts: Iterable[Lists], known: data.Interactions) -> Writ
                 "score": scores[there],
             }
 
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
+    with (
+        named(path),
+        tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch,
+    ):
         write = _parquet if path.suffix == ".parquet" else _csv
         write(Path(scratch), columns()).replace(path)
     return Written(*(int(count) for count in np.sum(counts, axis=0)))
@@ -218,10 +222,12 @@ def _csv(scratch: Path, parts: Iterable[dict[str, np.ndarray]]) -> Path:
 def _parquet(scratch: Path, parts: Iterable[dict[str, np.ndarray]]) -> Path:
     import polars
 
-    paths = []
-    for place, columns in enumerate(parts):
-        paths.append(scratch / f"{place}.parquet")
-        polars.DataFrame(columns).write_parquet(paths[-1])
-    path = scratch / "whole.parquet"
-    polars.scan_parquet(paths).sink_parquet(path)
+    paths, path = [], scratch / "whole.parquet"
+    try:
+        for place, columns in enumerate(parts):
+            paths.append(scratch / f"{place}.parquet")
+            polars.DataFrame(columns).write_parquet(paths[-1])
+        polars.scan_parquet(paths).sink_parquet(path)
+    except polars.exceptions.PolarsError as error:  # such as for a full disk
+        raise OSError(f"--out cannot be written: {error}.") from error
     return path

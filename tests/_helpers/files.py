@@ -1,12 +1,26 @@
 """Small files, folders, archives and images, for tests of readers."""
 
+import contextlib
 import io
 import tarfile
 import warnings
 import zipfile
 
 import numpy as np
+import pytest
 from PIL import Image
+
+
+@contextlib.contextmanager
+def space(n):
+    """Limits the size of the files that the body writes to ``n`` bytes, as a full disk does."""
+    resource = pytest.importorskip("resource")  # Windows has none
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def write(path, content=""):

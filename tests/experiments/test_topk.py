@@ -9,6 +9,7 @@ import numpy as np
 import polars
 import pytest
 from _helpers.commands import one_line
+from _helpers.files import space
 from _helpers.refusals import raises
 
 from crl_jax import data, losses, models, tasks, train
@@ -105,6 +106,15 @@ def test_a_list_that_is_not_written_leaves_no_file(problem, tmp_path, monkeypatc
         assert main(["topk", *flags]) == 2
         assert "diverged" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["recs.parquet", "recs.csv"])
+def test_a_list_that_exceeds_the_space_is_an_error_of_the_system(name, tmp_path):
+    known = interactions([(0, 0)])
+    lists = _topk.Lists(np.arange(12), np.ones((12, 5), np.int32), np.ones((12, 5), np.float32))
+    with space(100), raises(OSError, match=f"{name}|--out cannot be written"):
+        _topk._write(tmp_path / name, [lists], known)
+    assert not [*tmp_path.iterdir()]
 
 
 class Run(NamedTuple):

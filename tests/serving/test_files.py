@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import sys
 
 import numpy as np
 import polars
 import pytest
+from _helpers.files import space
 from _helpers.refusals import raises
 from safetensors import safe_open
 
@@ -65,6 +67,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         other.save(tmp_path / "recommender.npz")
     assert [path.read_bytes() for path in paths] == before
     assert Recommender.load(tmp_path).similarity == "inner"
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors", "parquet"])
+def test_an_export_that_exceeds_the_space_is_an_error_of_the_system(ending, tmp_path):
+    model, path = recommender(), tmp_path / f"x.{ending}"
+    with space(100), raises(OSError, match=re.escape(str(path))):
+        model.export(path)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("keep", [0, 1, 300, -1, -40])
