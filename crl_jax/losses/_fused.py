@@ -56,12 +56,12 @@ def fused_view_loss(
     r"""Mean loss over the 2B anchors of :func:`view_scores`, without storing scores on a TPU.
 
     Equal to :func:`tiled_view_loss` up to rounding; the weights of :func:`bayesian_contrastive` are
-    rounded to 12 significant bits. On a TPU, Pallas kernels compute the scores in
-    tiles that stay in fast memory, and compute them again in the backward pass. On other platforms,
-    for 64-bit embeddings or ids, and for a symbolic batch size, it is :func:`tiled_view_loss`.
-    ``jax.export`` of the kernels supports the platform ``tpu`` alone, not several platforms in one
-    call. They are differentiable once, in reverse mode; use :func:`tiled_view_loss` for second
-    derivatives.
+    rounded to 12 significant bits. On a TPU, Pallas kernels compute the scores in tiles that stay
+    in fast memory, and compute them again in the backward pass. On other platforms, for 64-bit
+    embeddings or ids, and for a symbolic batch size, it is :func:`tiled_view_loss`. ``jax.export``
+    of the kernels supports the platform ``tpu`` alone, not several platforms in one call. They are
+    differentiable once, in reverse mode; use :func:`tiled_view_loss` for second derivatives. On a
+    mesh of TPUs they need ``jax.shard_map`` with ``axis_name``.
 
     Precision: that of :func:`view_scores`.
 
