@@ -69,9 +69,11 @@ class Bins(NamedTuple):
 class Weights(NamedTuple):
     """Weights of each row, linear between the first and the last score of a bin.
 
-    The weight of the first score and the rise to the last share a word of 32 bits, since a kernel
-    spends most time on looking up words. As float32, a word is the weight, with an error of at most
-    2⁻¹² of it; its low bits are the high bits of the rise, with an error of mostly 2⁻⁴ of it.
+    The weight of the first score and the rise to the last share a word of 32 bits, since looking up
+    a word is the slowest operation of a kernel. As float32, a word is the weight of the first
+    score; its low bits are the high bits of the rise, which have an error of at most 2⁻⁴ of the
+    rise, or 2⁻³ where the weight falls to 0. The weight in the middle of the bin has 12 significant
+    bits.
     """
 
     bins: Bins
@@ -197,7 +199,7 @@ def _interpolated(
     half_range = high / 2 - low / 2  # the whole one could overflow
     differ = half_range > _SMALLEST * options.bins
     half_range = jnp.where(differ, half_range, 1)
-    # Less than one bin is lost, so that the largest score is in the last bin in spite of rounding.
+    # Slightly less than all bins: rounding must not place the largest score beyond the last one.
     scale = jnp.where(differ, options.bins * (1 - 2**-20) / 2 / half_range, 0)
     bins = Bins(low, scale)
     inside = kernels.histogram(options, anchors, keys, bins)
@@ -208,7 +210,7 @@ def _interpolated(
         jnp.where(count > 0, weight(rank.astype(jnp.float32), n, *columns), 0)
         for rank in (first, last)
     )
-    # The largest score itself would let the sum underflow if it had no weight and were far above.
+    # If the largest score has weight 0 and is far above the others, sums relative to it underflow.
     number = jnp.arange(inside.shape[1], dtype=jnp.float32)
     has_weight = (inside > 0) & ((at_first > 0) | (at_last > 0))
     end = jnp.max(jnp.where(has_weight, number + 1, 0), axis=1, keepdims=True)
@@ -217,13 +219,14 @@ def _interpolated(
 
 
 def _packed(first: Array, rise: Array) -> Array:
-    """Words whose value as float32 is the first, and whose low bits are the rise; see Weights."""
+    """Words of weights and rises, see :class:`Weights`."""
     n_high = 32 - _RISE_BITS
 
     def word(rise_bits: Array) -> Array:
         low = jax.lax.shift_right_logical(rise_bits, n_high)
+        # Half of what the rise loses is added to the first weight, which keeps the middle one.
         lost = rise - unpacked(low)[1]
-        high = _bits_of(first + lost / 2) - low + (1 << _RISE_BITS - 1)  # of the middle weight
+        high = _bits_of(first + lost / 2) - low + (1 << _RISE_BITS - 1)
         return jnp.maximum(high >> _RISE_BITS << _RISE_BITS, 0) | low
 
     rounded = word(_bits_of(rise) + (1 << n_high - 1))
@@ -233,11 +236,9 @@ def _packed(first: Array, rise: Array) -> Array:
 
 
 def unpacked(words: Array) -> tuple[Array, Array]:
-    """The first weight and the rise of packed words."""
-    rise = words << 32 - _RISE_BITS
-    return jax.lax.bitcast_convert_type(words, jnp.float32), jax.lax.bitcast_convert_type(
-        rise, jnp.float32
-    )
+    """The weight and the rise of each word."""
+    as_float = partial(jax.lax.bitcast_convert_type, new_dtype=jnp.float32)
+    return as_float(words), as_float(words << 32 - _RISE_BITS)
 
 
 def _bits_of(values: Array) -> Array:
