@@ -28,7 +28,7 @@ def named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno:  # not an error of the body with a message of its own
+        if error.errno:  # an error of the body may only have a message
             error.filename = str(path)
             del error.filename2  # None would be printed
         raise

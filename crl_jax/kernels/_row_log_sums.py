@@ -224,7 +224,7 @@ def _packed(first: Array, rise: Array) -> Array:
 
     def word(rise_bits: Array) -> Array:
         low = jax.lax.shift_right_logical(rise_bits, n_high)
-        # Half of what the rise loses is added to the first weight, which keeps the middle one.
+        # Half of the error of the rise is added to the first weight, for the middle one.
         lost = rise - unpacked(low)[1]
         high = _bits_of(first + lost / 2) - low + (1 << _RISE_BITS - 1)
         return jnp.maximum(high >> _RISE_BITS << _RISE_BITS, 0) | low

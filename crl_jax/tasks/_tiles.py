@@ -49,7 +49,7 @@ def first_inputs(
 
     Args:
       tile: Number of anchors, but at least 16; 256 with ``"fused"``.
-      anchors: Embeddings; each is of the example of the key with the same index.
+      anchors: Embeddings; an anchor and the key with its index belong to one example.
       keys: Embeddings of all keys.
       positives: Index of the positive of each anchor among the keys.
       examples: Example of each key; keys of an anchor's example are not its negatives.
