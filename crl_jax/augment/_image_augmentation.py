@@ -21,6 +21,7 @@ from ._images import (
     Image,
     as_channels,
     bernoulli,
+    check_axes,
     check_pair,
     sample_or_zero,
     to_color_planes,
@@ -154,6 +155,7 @@ class ImageAugmentation:
         Raises:
           ValueError: If ``image`` is invalid, or ``mean`` or ``std`` does not match its channels.
         """
+        check_axes(image)
         # One draw for all: each draw is a kernel, whose compilation takes longer than the rest.
         uniform = jax.random.uniform(key, (BOX_DRAWS + JITTER_DRAWS + BLUR_DRAWS + 2,), jnp.float32)
         ends = np.cumsum([BOX_DRAWS, 1, JITTER_DRAWS, 1])

@@ -39,12 +39,17 @@ Factor: TypeAlias = Annotated[Scalar, FACTOR]
 POSITIVE = Range(0, low_open=True, high_open=True)
 
 
-def to_floats(image: Any) -> Array:
-    """Converts an image to floats in [0, 1], at least float32; refuses other arrays."""
+def check_axes(image: Any) -> None:
+    """Raises ``ValueError`` unless an image has three axes or more."""
     if image.ndim < 3:
         raise ValueError(
             f"`image` must have the axes [..., height, width, channels], got shape {image.shape}."
         )
+
+
+def to_floats(image: Any) -> Array:
+    """Converts an image to floats in [0, 1], at least float32; refuses other arrays."""
+    check_axes(image)
     if image.dtype == np.uint8:
         return jnp.asarray(image).astype(jnp.float32) / 255
     if not jnp.issubdtype(image.dtype, jnp.floating):

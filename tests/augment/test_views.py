@@ -256,3 +256,10 @@ def test_moments_must_fit_the_channels():
         "mean", r" must be one number or one for each of the 1 channels, got shape \(3,\)"
     ):
         ImageAugmentation.cifar10(size=8).plain(np.ones((8, 8, 1), np.float32))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_image_without_channels_is_refused():
+    for view in (STILL.plain, lambda image: STILL(jax.random.key(0), image)):
+        with refused("image", r" must have the axes \[..., height, width, channels\]"):
+            view(jnp.zeros((5, 5)))
