@@ -86,7 +86,7 @@ def fused_view_loss(
     >>> print(f"{losses.fused_view_loss(losses.info_nce, z1, z2, temperature=0.5):.5f}")
     4.89447
     """
-    z, pos, ids, where, weights = view_batch(z1, z2, ids, where, weights, axis_name)
+    z, pos, ids, where = view_batch(z1, z2, ids, where, axis_name)
     return _mean_loss(loss, z, pos, z, ids, weights, axis_name, hyperparams, where, interpret)
 
 
@@ -113,7 +113,7 @@ def fused_tower_loss(
 
     Other arguments, the result and errors are those of :func:`fused_view_loss`.
     """
-    x, pos, y, ids, weights = tower_batch(x, y, ids, where, weights, axis_name)
+    x, pos, y, ids = tower_batch(x, y, ids, where, axis_name)
     return _mean_loss(loss, x, pos, y, ids, weights, axis_name, hyperparams, where, interpret)
 
 

@@ -95,7 +95,7 @@ def tiled_view_loss(
     >>> print(f"{tiled:.5f} {losses.info_nce(pos, neg, where=where, temperature=0.5):.5f}")
     4.89447 4.89447
     """
-    z, pos, ids, where, weights = view_batch(z1, z2, ids, where, weights, axis_name)
+    z, pos, ids, where = view_batch(z1, z2, ids, where, axis_name)
     return mean_loss(loss, z, pos, z, ids, weights, rows, axis_name, hyperparams, where)
 
 
@@ -125,7 +125,7 @@ def tiled_tower_loss(
 
     Other arguments, the result and errors are those of :func:`tiled_view_loss`.
     """
-    x, pos, y, ids, weights = tower_batch(x, y, ids, where, weights, axis_name)
+    x, pos, y, ids = tower_batch(x, y, ids, where, axis_name)
     return mean_loss(loss, x, pos, y, ids, weights, rows, axis_name, hyperparams, where)
 
 
@@ -180,9 +180,8 @@ def tiled_catalogue_loss(
             f"{x.shape}."
         )
     check_shape("targets", targets, x.shape[:1])
-    for name, values in (("where", where), ("weights", weights)):
-        check_shape(name, values, x.shape[:1])
-    x, targets, weights = _without_masked(where, x, targets, weights)
+    check_shape("where", where, x.shape[:1])
+    x, targets = _without_masked(where, x, targets)
     n_items = items.shape[0]
     if targets.dtype.itemsize < 4:  # could not hold the ids of all items
         targets = targets.astype(jnp.int32)
@@ -200,18 +199,15 @@ def view_batch(
     z2: Array,
     ids: Array | None,
     where: Array | None,
-    weights: Array | None,
     axis_name: str | None,
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """Checks two views; returns embeddings, positives' scores, ids, mask and weights of both."""
+) -> tuple[Array, Array, Array, Array | None]:
+    """Checks two views; returns embeddings, positives' scores, ids and mask of both."""
     _check_pairs("z1", z1, "z2", z2)
     check_shape("where", where, z1.shape[:1])
     z1, z2 = _without_masked(where, z1, z2)
     where = None if where is None else jnp.tile(where, 2)
     ids = jnp.tile(_ids(ids, z1.shape[0], axis_name), 2)
-    check_shape("weights", weights, ids.shape)
-    (weights,) = _without_masked(where, weights)
-    return jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2), ids, where, weights
+    return jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2), ids, where
 
 
 def tower_batch(
@@ -219,25 +215,20 @@ def tower_batch(
     y: Array,
     ids: Array | None,
     where: Array | None,
-    weights: Array | None,
     axis_name: str | None,
-) -> tuple[Array, Array, Array, Array, Array | None]:
-    """Checks pairs; returns anchors, positives' scores, keys, ids and weights, masked by zeros."""
+) -> tuple[Array, Array, Array, Array]:
+    """Checks pairs; returns anchors, positives' scores, keys and ids, masked by zeros."""
     _check_pairs("x", x, "y", y)
-    for name, values in (("where", where), ("weights", weights)):
-        check_shape(name, values, x.shape[:1])
-    x, y, weights = _without_masked(where, x, y, weights)
-    return x, own_scores(x, y), y, _ids(ids, x.shape[0], axis_name), weights
+    check_shape("where", where, x.shape[:1])
+    x, y = _without_masked(where, x, y)
+    return x, own_scores(x, y), y, _ids(ids, x.shape[0], axis_name)
 
 
-def _without_masked(where: Array | None, *arrays: Array | None) -> tuple[Any, ...]:
+def _without_masked(where: Array | None, *arrays: Array) -> tuple[Array, ...]:
     """Zeros for masked rows, before any arithmetic: 0 * nan would propagate to the gradient."""
     if where is None:
         return arrays
-    return tuple(
-        None if x is None else jnp.where(where.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
-        for x in arrays
-    )
+    return tuple(jnp.where(where.reshape(-1, *[1] * (x.ndim - 1)), x, 0) for x in arrays)
 
 
 def _check_pairs(name: str, x: Array, other_name: str, y: Array) -> None:
@@ -302,6 +293,8 @@ def mean_loss(
     """
     n = anchors.shape[0]
     check_shape("weights", weights, (n,))
+    if weights is not None:
+        (weights,) = _without_masked(where, weights)
     anchor_samples = key_samples = Samples(
         ids, jnp.ones_like(ids, dtype=bool) if where is None else where
     )
