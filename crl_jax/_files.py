@@ -9,11 +9,12 @@ from pathlib import Path
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Path, *errors: type[Exception]) -> Iterator[Path]:
     """Yields a temporary path that atomically replaces ``path`` on success; creates parents.
 
     Its name is unique, so that several writers of one path do not disturb each other: the last one
-    that finishes wins. It is deleted if writing fails.
+    that finishes wins. It is deleted if writing fails. Errors of the classes ``errors``, of a
+    library that writes the file, become an ``OSError`` that names it.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -28,22 +29,7 @@ def whole(path: Path) -> Iterator[Path]:
         if error.errno and error.filename is None:  # as for a full disk
             error.filename = str(path)
         raise
+    except errors as error:
+        raise OSError(f"{path} cannot be written: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def os_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
-    """Converts errors of a library that writes ``path``, such as for a full disk, to ``OSError``.
-
-    Args:
-      path: The file, which the message names.
-      kinds: Classes of the errors.
-
-    Raises:
-      OSError: If the body raises one of them.
-    """
-    try:
-        yield
-    except kinds as error:
-        raise OSError(f"{path} cannot be written: {error}") from error

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 
 from .._checks import check_range
-from .._files import os_errors, whole
+from .._files import whole
 from .._hyperparams import Range, check_arguments
 from ._values import import_polars
 
@@ -132,7 +132,7 @@ def simulate_shards(
         names = ("user", "item", "liked")
         frame = pl.DataFrame({name: x[rows] for name, x in zip(names, columns, strict=True)})
         path = Path(folder) / f"interactions-{shard:05}-of-{n_shards:05}.parquet"
-        with whole(path) as unfinished, os_errors(path, pl.exceptions.PolarsError):
+        with whole(path, pl.exceptions.PolarsError) as unfinished:
             frame.write_parquet(unfinished)
         written.append(path)
     return written

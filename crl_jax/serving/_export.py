@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._files import os_errors, whole
+from .._files import whole
 
 _HEADER_LIMIT = 100_000_000  # bytes that readers of safetensors accept
 
@@ -49,7 +49,7 @@ def _safetensors(path: Path, arrays: Arrays) -> None:
             "export to .npz or .parquet."
         )
     numbers = {name: np.ascontiguousarray(a) for name, a in arrays.items() if name not in texts}
-    with whole(path) as partial, os_errors(path, SafetensorError):
+    with whole(path, SafetensorError) as partial:
         save_file(numbers, partial, metadata=texts or None)
 
 
@@ -69,7 +69,7 @@ def _parquet(path: Path, arrays: Arrays) -> None:
         ids = ids if integer_ids else ids.astype(np.str_)
         columns = {"kind": np.full(len(ids), kind), "id": ids, "vector": arrays[f"{kind}s"]}
         parts.append(polars.DataFrame(columns))
-    with whole(path) as partial, os_errors(path, polars.exceptions.PolarsError):
+    with whole(path, polars.exceptions.PolarsError) as partial:
         polars.concat(parts).write_parquet(partial)
 
 
