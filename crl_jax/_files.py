@@ -3,9 +3,12 @@
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
 
 
 @contextmanager
@@ -33,3 +36,15 @@ def whole(path: Path, *errors: type[Exception]) -> Iterator[Path]:
         raise OSError(f"{path} cannot be written: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays of any names to an ``.npz`` file, atomically.
+
+    ``np.savez`` reserves the names ``file`` and ``allow_pickle``, and its older versions leave the
+    archive open if writing fails.
+    """
+    with whole(path) as partial, zipfile.ZipFile(partial, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)

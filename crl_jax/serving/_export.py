@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._files import whole
+from .._files import whole, write_npz
 
 _HEADER_LIMIT = 100_000_000  # bytes that readers of safetensors accept
 
@@ -25,11 +25,6 @@ def export(
     if path.suffix not in formats:
         raise ValueError(f"`path` must end in one of {', '.join(formats)}, got {str(path)!r}.")
     _WRITERS[path.suffix](path, arrays)
-
-
-def _npz(path: Path, arrays: Arrays) -> None:
-    with whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def _safetensors(path: Path, arrays: Arrays) -> None:
@@ -74,7 +69,7 @@ def _parquet(path: Path, arrays: Arrays) -> None:
 
 
 _WRITERS: dict[str, Callable[[Path, Arrays], None]] = {
-    ".npz": _npz,
+    ".npz": write_npz,
     ".safetensors": _safetensors,
     ".parquet": _parquet,
 }

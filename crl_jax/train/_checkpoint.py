@@ -8,7 +8,6 @@ Orbax is an optional dependency that writes each process's shards and restores t
 import json
 import os
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._files import whole
+from .._files import write_npz
 from ._hooks import Callback, TrainingLoop
 
 _HEADER = "header"
@@ -55,13 +54,7 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, meta: dict[str, Any
             array = np.ascontiguousarray(array).view(np.uint8)
         arrays[name] = array
     header = json.dumps({"meta": meta, "dtypes": dtypes}).encode()
-    with whole(path) as partial, partial.open("wb") as file:
-        arrays[_HEADER] = np.frombuffer(header, np.uint8)
-        # np.savez takes arrays as keyword arguments, in addition to `file` and `allow_pickle`.
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(entry, array, allow_pickle=False)
+    write_npz(path, {**arrays, _HEADER: np.frombuffer(header, np.uint8)})
 
 
 def load_checkpoint(path: str | os.PathLike[str], like: Any = None) -> tuple[Any, dict[str, Any]]:
