@@ -1,10 +1,12 @@
 """Option groups, and validation of their values, from the command line or from a file."""
 
 import ast
+import functools
 import inspect
 import itertools
 import json
 import math
+import operator
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -197,7 +199,7 @@ def _split_union(kind: Any) -> tuple[Any, tuple[str, ...]]:
 def required(kind: Any) -> Any:
     """Returns the annotation without None."""
     options = [option for option in get_args(kind) if option is not NoneType]
-    return options[0] if NoneType in get_args(kind) else kind
+    return functools.reduce(operator.or_, options) if NoneType in get_args(kind) else kind
 
 
 def shorten(stored: Any) -> str:

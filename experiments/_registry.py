@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 ENTRIES = "entries"
 """Metadata key under which a field that names an entry stores all available entries."""
+WAS = "was"
+"""Metadata key for the value that a newly added flag has in configurations of older runs."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Hyperparam:
         shapes cannot be swept.
       field: Field of a sampler or of an auxiliary loss that a sweep sets, if its name differs from
         the flag's.
+      was_missing: Whether configurations of older runs may lack the flag, whose value was None.
     """
 
     default: Any
@@ -51,6 +54,7 @@ class Hyperparam:
     kind: Any = float
     sweeps: bool = True
     field: str | None = None
+    was_missing: bool = False
 
 
 def declared(
@@ -293,7 +297,8 @@ def _with_fields(
     for name, of in flags.items():
         said = tyro.conf.arg(help=_help(of, len(entries)), help_behavior_hint="")
         kind = next(iter(of.values())).kind
-        fields.append((name, Annotated[kind | None, said], field(default=None)))
+        was = {WAS: None} if any(h.was_missing for h in of.values()) else {}
+        fields.append((name, Annotated[kind | None, said], field(default=None, metadata=was)))
     made: Any = make_dataclass(base.__name__, fields, bases=(base,), frozen=True)
     made.__doc__ = base.__doc__
     return made

@@ -15,6 +15,7 @@ from ._program import flag, named_values, program
 from ._ranges import Range
 from ._registry import (
     ENTRIES,
+    WAS,
     Entries,
     Registry,
     is_import_path,
@@ -28,9 +29,6 @@ from ._registry import (
 
 C = TypeVar("C")
 T = TypeVar("T")
-
-WAS = "was"
-"""Metadata key for the value that a newly added flag has in configurations of older runs."""
 
 
 @dataclass(frozen=True)

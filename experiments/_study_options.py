@@ -11,7 +11,7 @@ from crl_jax import models, train
 
 from ._program import flag
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
-from ._schema import WAS
+from ._registry import WAS
 
 
 @option_group
@@ -68,6 +68,18 @@ class OptimizerOptions:
     """Rematerialisation, which saves memory and costs time: none stores all activations for the
     backward pass; dots stores the inputs of blocks and the results of products and convolutions,
     and recomputes the rest; full stores the inputs of blocks only."""
+
+
+@option_group
+class ContrastOptions(OptimizerOptions):
+    """Optimiser, and memory of the scores of a batch."""
+
+    tile: Annotated[int | Literal["fused"] | None, COUNT] = field(
+        default=None, metadata={WAS: None}
+    )
+    """Number of anchors whose scores are in memory at a time, for large batches; by default all.
+    fused: none on a TPU, by kernels of the losses info_nce or clip, decoupled, debiased, hard, and
+    bayesian with --bins; elsewhere 2 million scores, on GPUs 8 million."""
 
 
 @option_group

@@ -6,11 +6,12 @@ of images and texts, whose other losses are in :data:`PAIR_LOSSES`.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 from crl_jax import losses, summary, tasks, weights
 
-from ._ranges import FINITE
+from ._ranges import FINITE, Range
 from ._registry import Entry, Hyperparam, Registry, count, declared, settle, words
 
 ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
@@ -44,6 +45,7 @@ class LossEntry(Entry):
       settings: Further flags, which are not passed to the loss.
       weigh: ``weigh(neg, hyperparams, where)`` returns the weights that the loss assigns to its
         negatives; None for uniform weights, apart from a debiasing term.
+      is_fused: Whether :func:`crl_jax.losses.fused_view_loss` has kernels of the loss.
     """
 
     loss: Callable[..., Any]
@@ -51,6 +53,7 @@ class LossEntry(Entry):
     notes: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Hyperparam] = field(default_factory=dict)
     weigh: Weigh | None = None
+    is_fused: bool = False
 
     def __post_init__(self) -> None:
         own = declared(self.loss, defaults=self.defaults)
@@ -92,13 +95,16 @@ _NOTES = {"tau_plus": f"by default 1 / number of classes, or {UNKNOWN_SHARE} whe
 
 LOSSES = Registry(
     {
-        "info_nce": LossEntry(loss=losses.info_nce),
-        "debiased": LossEntry(loss=losses.debiased_contrastive, defaults=_UNKNOWN, notes=_NOTES),
+        "info_nce": LossEntry(loss=losses.info_nce, is_fused=True),
+        "debiased": LossEntry(
+            loss=losses.debiased_contrastive, defaults=_UNKNOWN, notes=_NOTES, is_fused=True
+        ),
         "hard": LossEntry(
             loss=losses.hard_contrastive,
             defaults={**_UNKNOWN, "beta": 1.0},
             notes=_NOTES,
             weigh=_hard,
+            is_fused=True,
         ),
         "bayesian": LossEntry(
             loss=losses.bayesian_contrastive,
@@ -110,11 +116,21 @@ LOSSES = Registry(
                     "Where alpha comes from: --alpha; labels of the batch, as published; or the "
                     "two views, without labels",
                     tuple(ALPHA),
-                )
+                ),
+                "bins": Hyperparam(
+                    None,
+                    "Number of histogram bins of approximate ranks, for thousands of negatives; by "
+                    "default ranks are exact",
+                    Range(1, 2**16),
+                    int,
+                    sweeps=False,
+                    was_missing=True,
+                ),
             },
             weigh=_bayesian,
+            is_fused=True,
         ),
-        "decoupled": LossEntry(loss=losses.decoupled_contrastive),
+        "decoupled": LossEntry(loss=losses.decoupled_contrastive, is_fused=True),
         "adnce": LossEntry(loss=losses.adjusted_contrastive, weigh=_adjusted),
         "info_nce_plus": LossEntry(loss=losses.info_nce_plus),
     },
@@ -178,6 +194,7 @@ def _of_pairs(name: str, help: str = "") -> PairLoss:
     return PairLoss(
         help=help or entry.help, loss=entry.loss, defaults=entry.defaults, settings=entry.settings,
         notes=_NOTES_OF_PAIRS if "tau_plus" in entry.hyperparams else {}, weigh=entry.weigh,
+        is_fused=entry.is_fused,
     )  # fmt: skip
 
 
@@ -247,7 +264,40 @@ def loss_arguments(
     alpha = ALPHA[values.get("alpha_from", "given")]
     if alpha is not None:
         del hyperparams["alpha"]
-    return {"loss_fn": entry.loss, "hyperparams": hyperparams, "alpha": alpha and alpha()}
+    bins = values.get("bins")
+    loss = entry.loss if bins is None else _with_bins(entry.loss, bins)
+    return {"loss_fn": loss, "hyperparams": hyperparams, "alpha": alpha and alpha()}
+
+
+@cache  # tasks of several seeds are compiled once if their losses are one object
+def _with_bins(loss: Callable[..., Any], bins: int) -> Callable[..., Any]:
+    return partial(loss, bins=bins)
+
+
+def check_tile(
+    config: Any, entries: Mapping[str, LossEntry] = LOSSES, untiled: str | None = None
+) -> None:
+    """Raises ``ValueError`` if ``--tile`` is given and cannot be used.
+
+    Args:
+      config: The configuration of a run.
+      entries: The available losses.
+      untiled: Flag of the chosen method or loss, if it needs all scores of a batch at once.
+    """
+    tile, name = config.training.tile, config.objective.loss
+    if tile is None:
+        return
+    if untiled is not None:
+        raise ValueError(f"{untiled} has no --tile.")
+    if tile != "fused":
+        return
+    if config.output.mesh is not None:
+        raise ValueError("--tile fused is for one device: give a number with --mesh.")
+    if not (entry := entries[name]).is_fused:
+        fused = ", ".join(each for each, of in entries.items() if of.is_fused)
+        raise ValueError(f"--tile fused is for --loss {fused}, got {name}.")
+    if "bins" in entry.settings and config.objective.bins is None:
+        raise ValueError(f"--tile fused with --loss {name} needs --bins, such as 128.")
 
 
 def in_words(

@@ -13,8 +13,8 @@ from crl_jax.data import NodeFeatures
 
 from .. import _study_options as shared
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
-from .._registry import with_flags
-from .._schema import WAS, Schema
+from .._registry import WAS, with_flags
+from .._schema import Schema
 from ..backbones import GRAPH_ENCODERS
 from ..view_losses import LOSSES
 
@@ -52,7 +52,7 @@ class ViewOptions:
 
 
 @option_group
-class TrainOptions(shared.OptimizerOptions):
+class TrainOptions(shared.ContrastOptions):
     """Projection head and optimiser."""
 
     lr: Annotated[float, POSITIVE] = 1e-2

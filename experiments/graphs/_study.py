@@ -19,7 +19,7 @@ from .._study import Evaluation, OnStage, Run
 from .._task_study import TaskStudy
 from .._truth import evaluate_weights
 from ..backbones import GRAPH_ENCODERS, make_backbone
-from ..view_losses import LOSSES, in_words, loss_arguments
+from ..view_losses import LOSSES, check_tile, in_words, loss_arguments
 from ._config import SCHEMA, Config, DataOptions
 from ._embed import save_encoder
 from ._host import GraphLearned, GraphRows, RowViews, measure_on, sizes_of
@@ -123,6 +123,11 @@ class GraphStudy(TaskStudy[Config, Problem]):
     unit, scores, score = "graphs", ("valid_knn", "train_knn"), "kNN"
     names, curves = NAMES, _CURVES
 
+    def check(self, config: Config) -> None:
+        """See :meth:`Study.check`."""
+        super().check(config)
+        check_tile(config)
+
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
         return load_problem(config.source, on_stage)
@@ -156,6 +161,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
             models.Network(models.BackboneWithHead(backbone, head)),
             RowViews(views) if on_host else views,
             **loss_arguments(config.objective, options.temperature, numbers),
+            tile=options.tile,
         )
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:

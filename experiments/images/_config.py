@@ -10,8 +10,8 @@ import tyro
 
 from .. import _study_options as shared
 from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range, option_group
-from .._registry import with_flags
-from .._schema import WAS, Schema
+from .._registry import WAS, with_flags
+from .._schema import Schema
 from ..backbones import IMAGE_ENCODERS
 from ..view_losses import IMAGE_LOSSES
 from .methods import METHODS
@@ -84,7 +84,7 @@ class ViewOptions:
 
 
 @option_group
-class TrainOptions(shared.OptimizerOptions):
+class TrainOptions(shared.ContrastOptions):
     """Projection head and optimiser."""
 
     batch_size: Annotated[int, Range(2, MOST)] = 128

@@ -21,7 +21,13 @@ from .._task_study import TaskStudy
 from .._truth import evaluate_weights
 from ..backbones import IMAGE_ENCODERS, check_view_size, make_backbone
 from ..configs import cifar10_small, resnet50
-from ..view_losses import IMAGE_LOSSES, hardness_of_classes, loss_arguments, share_of_classes
+from ..view_losses import (
+    IMAGE_LOSSES,
+    check_tile,
+    hardness_of_classes,
+    loss_arguments,
+    share_of_classes,
+)
 from ..view_losses import in_words as loss_in_words
 from ._config import SCHEMA, Config
 from ._evaluate import evaluate_features
@@ -90,6 +96,7 @@ class Images(TaskStudy[Config, Problem]):
                 f"--method {name} clusters all images, which must be in device memory: omit "
                 f"--batches {batches}."
             )
+        check_tile(config, IMAGE_LOSSES, None if METHODS[name].takes_tile else f"--method {name}")
         super().check(config)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
@@ -118,7 +125,8 @@ class Images(TaskStudy[Config, Problem]):
         loss = loss_arguments(config.objective, options.temperature, numbers, IMAGE_LOSSES)
         n_channels = part.images.shape[-1]
         backbone = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=n_channels)
-        parts = Parts(backbone, options.head, make_views(config.views), loss, part)
+        views = make_views(config.views)
+        parts = Parts(backbone, options.head, views, loss, options.tile, part)
         return chosen.make(parts, **settle("method", config.method, METHODS, tuple(numbers)))
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:

@@ -26,6 +26,7 @@ class Parts:
       augment: Augmentation that returns a view of an image.
       loss: Loss of ``--loss``, its hyper-parameters including the temperature, and the estimator of
         its α, as keyword arguments of :class:`crl_jax.tasks.SimCLR`.
+      tile: Value of ``--tile``, for methods that take it.
       train: Training images.
     """
 
@@ -33,6 +34,7 @@ class Parts:
     head: tuple[int, ...]
     augment: Any
     loss: dict[str, Any]
+    tile: int | str | None
     train: data.Images
 
 
@@ -44,6 +46,7 @@ class Method(Entry):
       make: Function ``make(parts, **values)`` that returns the task.
       takes_loss: Whether the method uses ``--loss``.
       takes_temperature: Whether the method uses ``--temperature``.
+      takes_tile: Whether the method uses ``--tile``; others need all scores of a batch at once.
       needs_labels: Whether the method trains on labels.
       needs_all: Whether all examples must be in device memory.
     """
@@ -51,6 +54,7 @@ class Method(Entry):
     make: Callable[..., Any]
     takes_loss: bool = True
     takes_temperature: bool = True
+    takes_tile: bool = False
     needs_labels: bool = False
     needs_all: bool = False
 
@@ -61,7 +65,7 @@ def _projected(parts: Parts, head: Any = None) -> models.Network:
 
 
 def _simclr(parts: Parts) -> Any:
-    return tasks.SimCLR(_projected(parts), parts.augment, **parts.loss)
+    return tasks.SimCLR(_projected(parts), parts.augment, **parts.loss, tile=parts.tile)
 
 
 def _attention(parts: Parts, positive_views: int, **scales: float) -> Any:
@@ -78,7 +82,7 @@ def _direct(parts: Parts, first_features: int) -> Any:
             f"got {first_features}."
         )
     network = _projected(parts, models.FeatureSlice(first_features))
-    return tasks.SimCLR(network, parts.augment, **parts.loss)
+    return tasks.SimCLR(network, parts.augment, **parts.loss, tile=parts.tile)
 
 
 def _moco(parts: Parts, queue: int, momentum: float) -> Any:
@@ -143,7 +147,7 @@ def _by_labels(task: Callable[..., Any]) -> Callable[[Parts], Any]:
 _MOCO = declared(tasks.MoCo, "queue", "momentum", defaults={"momentum": 0.99}, sweeps=False)
 
 METHODS: Mapping[str, Method] = {
-    "simclr": Method(source=tasks.SimCLR, make=_simclr),
+    "simclr": Method(source=tasks.SimCLR, make=_simclr, takes_tile=True),
     "moco": Method(source=tasks.MoCo, hyperparams=_MOCO, make=_moco),
     "memory-bank": Method(
         source=tasks.MemoryBank,
@@ -161,6 +165,7 @@ METHODS: Mapping[str, Method] = {
         help="SimCLR on the first features, without a head",
         hyperparams={"first_features": count(64, "Features that the loss sees", COUNT)},
         make=_direct,
+        takes_tile=True,
     ),
     "attention_nce": Method(
         help="AttentionNCE: attention over several positive views and over negatives",

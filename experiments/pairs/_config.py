@@ -20,8 +20,8 @@ from .._ranges import (
     declared_ranges,
     option_group,
 )
-from .._registry import with_flags
-from .._schema import WAS, Schema
+from .._registry import WAS, with_flags
+from .._schema import Schema
 from ..images import _config as images
 from ..images._config import EncoderOptions
 from ..view_losses import PAIR_LOSSES
@@ -98,7 +98,7 @@ TEXT = "text_"
 
 
 @option_group
-class TrainOptions(shared.OptimizerOptions):
+class TrainOptions(shared.ContrastOptions):
     """Shared embedding space and optimiser."""
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
@@ -120,8 +120,6 @@ class TrainOptions(shared.OptimizerOptions):
     """Whether to learn the temperature; False keeps it fixed."""
     exclude_equal: bool = False
     """Whether to exclude pairs that are known to be equal from the negatives."""
-    tile: Annotated[int | None, COUNT] = None
-    """Number of anchors per tile of the score matrix, for large batches; by default all."""
 
 
 LossOptions = with_flags(shared.LossOptions, "loss", PAIR_LOSSES, default="clip")

@@ -23,7 +23,7 @@ from ..backbones import IMAGE_ENCODERS, check_view_size
 from ..configs import flickr8k, pictograms
 from ..images import _views as views
 from ..images._views import make_views
-from ..view_losses import PAIR_LOSSES, UNKNOWN_SHARE, in_words, loss_arguments
+from ..view_losses import PAIR_LOSSES, UNKNOWN_SHARE, check_tile, in_words, loss_arguments
 from ._config import SCHEMA, TEXT, Config, TextOptions, TrainOptions
 from ._embed import networks_of, save_towers
 from ._evaluate import KS, Found, evaluate_pairs, measure_recall
@@ -88,11 +88,8 @@ class Pairs(TaskStudy[Config, Problem]):
         """See :meth:`Study.check`."""
         super().check(config)
         _settled_training(config.training, config.objective.loss)
-        if config.training.tile is not None and PAIR_LOSSES[config.objective.loss].has_states:
-            raise ValueError(
-                f"--tile {config.training.tile}: --loss {config.objective.loss} needs all scores "
-                "of a batch at once; omit it."
-            )
+        has_states = PAIR_LOSSES[loss := config.objective.loss].has_states
+        check_tile(config, PAIR_LOSSES, f"--loss {loss}" if has_states else None)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""

@@ -15,7 +15,7 @@ from crl_jax.data import DATASETS
 from .. import _study_options
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
 from .._read_options import ReadOptions
-from .._schema import WAS
+from .._registry import WAS
 
 _DATA = (
     "A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), "

@@ -12,8 +12,8 @@ from .. import _study_options as shared
 from .._bert import BertOptions, check_bert
 from .._program import flag
 from .._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
-from .._registry import with_flags
-from .._schema import WAS, Schema
+from .._registry import WAS, with_flags
+from .._schema import Schema
 from ..view_losses import TEXT_LOSSES
 from .methods import METHODS
 
@@ -57,7 +57,7 @@ class DataOptions:
 
 
 @option_group
-class TrainOptions(shared.OptimizerOptions):
+class TrainOptions(shared.ContrastOptions):
     """Projection head and optimiser for pre-training and fine-tuning."""
 
     lr: Annotated[float | None, POSITIVE] = None  # pyright: ignore[reportIncompatibleVariableOverride]

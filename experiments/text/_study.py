@@ -21,7 +21,7 @@ from .._study import Evaluation, OnStage, Run
 from .._study_options import LEFT_OUT, refuse_labels
 from .._task_study import OnLine, TaskStudy
 from ..configs import conbert, simcse
-from ..view_losses import TEXT_LOSSES, in_words, loss_arguments, share_of_classes
+from ..view_losses import TEXT_LOSSES, check_tile, in_words, loss_arguments, share_of_classes
 from ._config import SCHEMA, Config
 from ._embed import save_encoder
 from ._evaluate import (
@@ -93,6 +93,12 @@ class TextStudy(TaskStudy[Config, Problem]):
     names, curves = NAMES, _CURVES
     stages = (PRE_TRAINING, FINE_TUNING)
 
+    def check(self, config: Config) -> None:
+        """See :meth:`Study.check`."""
+        super().check(config)
+        name = config.method.method
+        check_tile(config, TEXT_LOSSES, None if METHODS[name].takes_tile else f"--method {name}")
+
     def folder_name(self, config: Config) -> str:
         """See :meth:`Study.folder_name`."""
         name = f"text-{config.method.method}"
@@ -132,7 +138,9 @@ class TextStudy(TaskStudy[Config, Problem]):
         params, labelled = problem.encoder.params, problem.part(phase).labelled.data
         pretrained = None if params is None else {"backbone": params}
         network = _with_head(config, problem)
-        return method.make(Parts(network, problem.table, labelled, loss, pretrained))
+        return method.make(
+            Parts(network, problem.table, labelled, loss, pretrained, config.training.tile)
+        )
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
         """Returns the batches of pre-training, with each text once per epoch or resampled."""

@@ -25,6 +25,7 @@ class Parts:
       loss: Loss of ``--loss``, its hyper-parameters including the temperature, and the estimator of
         its α, as keyword arguments of :class:`crl_jax.tasks.SimCLR`.
       pretrained: Parameters to start from; None for random ones.
+      tile: Value of ``--tile``, for methods that take it.
     """
 
     network: models.Network
@@ -32,6 +33,7 @@ class Parts:
     labelled: tasks.LabelledExamples
     loss: dict[str, Any]
     pretrained: Any
+    tile: int | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +43,12 @@ class Method(Entry):
     Attributes:
       make: Function ``make(parts)`` that returns the task; None for no pre-training.
       needs_labels: Whether the method trains on labels, and so only on the labelled texts.
+      takes_tile: Whether the method uses ``--tile``; others need all scores of a batch at once.
     """
 
     make: Callable[[Parts], Any] | None
     needs_labels: bool = False
+    takes_tile: bool = False
 
 
 def _triplets(parts: Parts) -> Any:
@@ -58,7 +62,9 @@ def _triplets(parts: Parts) -> Any:
 
 
 def _dropout(parts: Parts) -> Any:
-    return tasks.SimCLR(parts.network, parts.table, **parts.loss, pretrained=parts.pretrained)
+    return tasks.SimCLR(
+        parts.network, parts.table, **parts.loss, pretrained=parts.pretrained, tile=parts.tile
+    )
 
 
 def _temperature(default: float) -> Hyperparam:
@@ -82,6 +88,7 @@ METHODS: Mapping[str, Method] = {
         help="two dropouts of each text against the other texts of the batch (SimCSE)",
         hyperparams={"temperature": _temperature(0.05)},
         make=_dropout,
+        takes_tile=True,
     ),
     "none": Method(help="no pre-training", make=None),
 }  # fmt: skip
