@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shlex
+import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -62,12 +63,17 @@ def check_out(folder: Path) -> None:
 
 
 def make_out(folder: Path) -> None:
-    """Creates the output folder; ``ValueError`` if that is impossible."""
+    """Creates the output folder; ``ValueError`` if that is impossible, or it is not writable."""
     check_out(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"--out {folder} cannot be created: {error.strerror}.") from None
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"--out {folder} is not writable: {error.strerror}.") from None
 
 
 def make_out_for(path: Path) -> None:

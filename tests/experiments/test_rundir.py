@@ -160,6 +160,15 @@ def test_a_run_directory_below_a_file_is_refused(tmp_path):
         pass
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc, where no one may write")
+def test_an_output_folder_that_is_not_writable_is_refused_before_the_work():
+    folder = Path("/proc/self")
+    with raises(ValueError, match=f"--out {folder} is not writable"), rundir.claim(folder, ""):
+        pass
+    with raises(ValueError, match=f"--out {folder} is not writable"):
+        rundir.make_out_for(folder / "features.npz")
+
+
 @pytest.mark.parametrize(
     "write",
     [
