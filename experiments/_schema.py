@@ -158,7 +158,12 @@ class Schema(Generic[C]):
             args=arguments,
             config=(tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes),
         )
-        for section in self.sections:
+        values = dict(named_values(arguments))
+        for section, kind in schema.sections.items():
+            for name, hint in get_type_hints(kind).items():
+                # tyro reads an empty path, as of an unset variable, as the working directory.
+                if ranges.required(hint) is Path and values.get(name) == "":
+                    raise ValueError(f"{flag(name)} must be a path, got an empty text.")
             ranges.check_flags(getattr(config, section), schema._ranges_with(config))
         self.check(config)
         return config
