@@ -1,6 +1,8 @@
 """Atomic file writes of the commands and benchmarks."""
 
 import contextlib
+import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +11,11 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Yields the path of a new file, which replaces ``path`` after the body.
 
-    If the body fails, the new file is removed, and an error of the system names ``path``.
+    Its name is unique, so that several writers of one path do not disturb each other: the last one
+    that finishes wins. If the body fails, the new file is removed, and an error of the system names
+    ``path``.
     """
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         with named(path):
             yield partial
@@ -20,6 +24,15 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def remove_partial(folder: Path) -> None:
+    """Removes the new files that processes left in a folder when they were killed.
+
+    No other process may be writing to the folder.
+    """
+    for path in folder.glob("*.[0-9]*-????????.partial"):
+        path.unlink()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from . import _rundir as rundir
 from ._command import run
+from ._files import remove_partial
 from ._loggers import Entry, check_installed, open_logger
 from ._mesh import check_devices, mesh_of
 from ._processes import check_same, is_first, join
@@ -163,8 +164,8 @@ class _Training:
         given, outputs = (config, self._problem), (checkpoints, self._on_entry, shown.stage)
         checkpoints.mkdir(parents=True, exist_ok=True)
         if is_first():
-            for path in checkpoints.glob("*.partial"):  # of a process that was killed
-                path.unlink()
+            remove_partial(folder)
+            remove_partial(checkpoints)
         rundir.write_history(folder / rundir.HISTORY, self._history)
         axes = study.schema.axes(config)
         study.draw_first(*given, {name: values[0] for name, values in axes.items()}, folder)

@@ -16,6 +16,7 @@ from _helpers.refusals import raises
 
 from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
+from experiments._files import remove_partial
 from experiments._rundir import hold
 from experiments.recommend import _saved as saved
 from experiments.recommend._config import SCHEMA, Config, anchor
@@ -100,6 +101,7 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
 HOLDER = """
 import sys, time
 from pathlib import Path
+from experiments._files import remove_partial
 from experiments._rundir import hold
 from experiments.recommend._options import DataOptions
 with hold(Path(sys.argv[1]), busy="held"):
@@ -231,3 +233,31 @@ def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
     for name in ("simulated", "movielens:100k", "tfds:movielens/100k-ratings"):
         rundir.create(tmp_path, anchor(Config(source=DataOptions(data=name))), "recommend")
         assert rundir.open_run(tmp_path, SCHEMA).source.data == name
+
+
+def test_two_writers_of_one_file_do_not_mix_their_contents(tmp_path):
+    path = tmp_path / "features.csv"
+
+    def rows():
+        yield [1, 2]
+        rundir.write_csv(path, ["other"], [[3], [4]])  # another process finishes first
+        assert path.read_text().split() == ["other", "3", "4"]
+        yield [5, 6]
+
+    rundir.write_csv(path, ["a", "b"], rows())
+    assert path.read_text().split() == ["a,b", "1,2", "5,6"]
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_files_of_killed_writers_are_removed_and_no_others(tmp_path, monkeypatch):
+    others = [tmp_path / "download.partial", tmp_path / "metrics.json", tmp_path / "a.1-x.partial"]
+    for path in others:
+        path.write_text("kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: None)  # as if the writers had been killed
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        rundir.write_text(tmp_path / "metrics.json", "half")
+        save_checkpoint(tmp_path / "final-0.npz", {"x": np.ones(1)}, {})
+    assert len([*tmp_path.iterdir()]) == 5
+    remove_partial(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(others)
