@@ -56,6 +56,13 @@ def interval(limits: Range) -> str:
     return f"in {left}{_shown(limits.low)}, {_shown(limits.high)}{right}"
 
 
+def interval_of_help(limits: Range) -> str:
+    """Formats an interval for help texts: ``at least 1``; :data:`MOST` is no limit there."""
+    endless = limits.high >= MOST
+    shown = interval(Range(limits.low, low_open=limits.low_open) if endless else limits)
+    return shown.removeprefix("of ").removeprefix("that is ")
+
+
 def _shown(end: float) -> str:
     return str(end) if isinstance(end, int) else f"{end:g}"
 
@@ -72,11 +79,15 @@ COUNT_OR_NONE = Range(0, MOST)
 def option_group(cls: type[T]) -> type[T]:
     """Makes a class a frozen dataclass whose field docstrings are the help texts of its flags.
 
-    tyro reads field docstrings, too, but keeps the line breaks of those that take several lines.
+    Each is followed by the range of the field. tyro reads field docstrings, too, but keeps the line
+    breaks of those that take several lines.
     """
     helps = _field_docstrings(cls)
     annotations: dict[str, Any] = dict(cls.__annotations__)
     for name, help_text in helps.items():
+        for limits in getattr(annotations[name], "__metadata__", ()):
+            if isinstance(limits, Range) and limits.low > -math.inf:
+                help_text += f" {interval_of_help(limits).capitalize()}."
         annotations[name] = Annotated[annotations[name], tyro.conf.arg(help=help_text)]
     cls.__annotations__ = annotations
     return dataclass(frozen=True)(cls)

@@ -22,7 +22,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from crl_jax import hyperparams, summary
 
 from ._program import flag, suggest
-from ._ranges import COUNT, MOST, Range, interval
+from ._ranges import COUNT, MOST, Range, interval_of_help
 
 T = TypeVar("T")
 
@@ -324,9 +324,7 @@ def _values(of: Hyperparam) -> str:
         return "".join(default)
     if of.limits.low == of.limits.high:
         return f"always {of.default}"
-    endless = of.limits.high >= MOST
-    shown = Range(of.limits.low, low_open=of.limits.low_open) if endless else of.limits
-    return ", ".join([interval(shown), *default])
+    return ", ".join([interval_of_help(of.limits), *default])
 
 
 def settle(

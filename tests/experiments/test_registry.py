@@ -101,7 +101,7 @@ def test_help_names_entries_values_and_defaults(monkeypatch):
     assert "The kind. hinge: a margin; soft: no margin; deep: layers." in said
     assert "How far a positive should lead. For hinge (above 0, by default 1.0)." in said
     assert "hinge (above 0, by default 1.0); soft (in [0, 1], by default 0.5)." in said
-    assert "Layers. For deep (of at least 1, by default 3)." in said
+    assert "Layers. For deep (at least 1, by default 3)." in said
     assert "How it looks. For deep (by default round)." in said
 
 

@@ -1,5 +1,7 @@
 """Tests shared by the commands of representation learning: runs, resumption, features, errors."""
 
+import math
+import re
 import shlex
 import shutil
 import sys
@@ -617,6 +619,21 @@ def test_flags_that_need_labels_are_refused(
     main = MODALITIES[name].module.main
     assert message in refused(main, [*given, "--out", str(out), *flags], capsys)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", MODALITIES)
+def test_help_states_the_range_of_every_number(name, capsys):
+    of = MODALITIES[name]
+    with raises(SystemExit):
+        of.module.main(["--help"])
+    said = " ".join(re.sub("│", " ", capsys.readouterr().out).split())
+    helps = {block.split()[0]: block for block in re.split(r" (?=--[a-z-]+ [A-Z{\[])", said)[1:]}
+    for field, limits in of.new_study.schema.ranges_of().items():
+        if limits.low > -math.inf:
+            low = re.escape(f"{limits.low:g}" if limits.low < 1e6 else str(limits.low))
+            assert re.search(rf"(above|at least|in [(\[]) ?{low}\b", helps[flag(field)], re.I), (
+                field
+            )
 
 
 @pytest.mark.parametrize("name", ["text", "pairs"])
