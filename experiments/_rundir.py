@@ -118,7 +118,7 @@ def open_run(folder: Path, schema: Schema[C]) -> C:
     path = folder / CONFIG
     try:
         stored = read_json(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder} holds no run: there is no {path}.") from None
     of = _command_of(stored)
     if of is not None and of != schema.command:

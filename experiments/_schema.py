@@ -161,9 +161,10 @@ class Schema(Generic[C]):
         values = dict(named_values(arguments))
         for section, kind in schema.sections.items():
             for name, hint in get_type_hints(kind).items():
-                # tyro reads an empty path, as of an unset variable, as the working directory.
-                if ranges.required(hint) is Path and values.get(name) == "":
-                    raise ValueError(f"{flag(name)} must be a path, got an empty text.")
+                # An empty path, as of an unset variable, would be the working directory.
+                is_path = ranges.required(hint) is Path or name == "data"
+                if is_path and values.get(name) == "":
+                    raise ValueError(f"{flag(name)} must not be an empty text.")
             ranges.check_flags(getattr(config, section), schema._ranges_with(config))
         self.check(config)
         return config

@@ -52,10 +52,10 @@ def test_an_argument_that_shares_its_name_with_a_flag_is_named_as_what_it_is():
         raise ValueError("`test` must differ from `other`")
 
 
-@pytest.mark.parametrize("arguments", [["--out", ""], ["--out="], ["--resume", ""]])
+@pytest.mark.parametrize("arguments", [["--out", ""], ["--out="], ["--resume", ""], ["--data", ""]])
 def test_an_empty_path_is_not_the_working_directory(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*arguments, "--epochs", "1"]) == 2
     name = arguments[0].rstrip("=")
-    assert f"error: {name} must be a path, got an empty text." in capsys.readouterr().err
+    assert f"error: {name} must not be an empty text." in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -222,6 +222,13 @@ def test_a_run_directory_is_claimed_by_one(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["config.json"]
 
 
+def test_a_file_is_no_run(tmp_path):
+    path = tmp_path / "encoder.npz"
+    path.write_text("")
+    with raises(ValueError, match=f"^{re.escape(str(path))} holds no run: there is no "):
+        rundir.open_run(path, SCHEMA)
+
+
 def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = DataOptions(data="data/train.csv", test_data=Path("data/test.csv"))
