@@ -44,7 +44,7 @@ def test_directclr_has_tiles():
 
 @pytest.mark.slow
 def test_a_training_by_tiles_ends_as_one_without(texts, first_features, tmp_path):
-    """With all scores, but the label metrics of the history, which take the first anchors."""
+    """Label metrics of the history may differ: those of tiles are computed on the first anchors."""
     flags = [*MODALITIES["images"].flags(texts), "--loss", "bayesian", "--bins", "16"]
     whole = finish(images.main, tmp_path / "whole", flags)
     for tile in ("16", "fused"):
