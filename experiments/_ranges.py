@@ -82,12 +82,11 @@ def option_group(cls: type[T]) -> type[T]:
     Each is followed by the range of the field. tyro reads field docstrings, too, but keeps the line
     breaks of those that take several lines.
     """
-    helps = _field_docstrings(cls)
+    helps, ranges = _field_docstrings(cls), declared_ranges(cls)
     annotations: dict[str, Any] = dict(cls.__annotations__)
     for name, help_text in helps.items():
-        for limits in getattr(annotations[name], "__metadata__", ()):
-            if isinstance(limits, Range) and limits.low > -math.inf:
-                help_text += f" {interval_of_help(limits).capitalize()}."
+        if name in ranges and ranges[name].low > -math.inf:
+            help_text += f" {interval_of_help(ranges[name]).capitalize()}."
         annotations[name] = Annotated[annotations[name], tyro.conf.arg(help=help_text)]
     cls.__annotations__ = annotations
     return dataclass(frozen=True)(cls)

@@ -101,7 +101,6 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
 HOLDER = """
 import sys, time
 from pathlib import Path
-from experiments._files import remove_partial
 from experiments._rundir import hold
 from experiments.recommend._options import DataOptions
 with hold(Path(sys.argv[1]), busy="held"):
