@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from .._checks import check_shape
 from .._pytree import pytree_dataclass
 
 BLOCK = 1024
@@ -108,7 +109,11 @@ def bit_product(
 
     On TPUs, a NaN or an infinity makes its column NaN. JAX cannot compile the kernel for several
     platforms at once: export a program for TPUs separately.
+
+    Raises:
+      ValueError: If the table does not have a row for each column (transposed: row) of the matrix.
     """
+    check_shape("table", table, (matrix.shape[0 if transposed else 1], table.shape[1]))
     plain = partial(_plain, transposed=transposed)
     if table.dtype != jnp.float32:
         return plain(matrix, table)
@@ -125,17 +130,20 @@ bit_product.defvjp(
 def _plain(matrix: BitMatrix, table: Array, *, transposed: bool) -> Array:
     """Product by unpacking blocks of rows one after another."""
     words = matrix.words.reshape(-1, _WORDS, matrix.words.shape[1])
-    product = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+    # Sums over blocks in half precision would be rounded once per block.
+    dtype = jnp.float32 if jnp.finfo(table.dtype).bits < 32 else table.dtype
+    product = partial(jnp.matmul, precision=lax.Precision.HIGHEST, preferred_element_type=dtype)
     if not transposed:
         sums = lax.map(lambda words: product(_unpacked(words, table.dtype), table), words)
-        return sums.reshape(-1, table.shape[1])
+        return sums.reshape(-1, table.shape[1]).astype(table.dtype)
 
     def add(total: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
         words, rows = block
         return total + product(_unpacked(words, table.dtype).T, rows), None
 
-    start = jnp.zeros((words.shape[2], table.shape[1]), table.dtype)
-    return lax.scan(add, start, (words, table.reshape(-1, BLOCK, table.shape[1])))[0]
+    start = jnp.zeros((words.shape[2], table.shape[1]), dtype)
+    sums, _ = lax.scan(add, start, (words, table.reshape(-1, BLOCK, table.shape[1])))
+    return sums.astype(table.dtype)
 
 
 def _unpacked(words: Array, dtype: Any) -> Array:

@@ -13,13 +13,14 @@ to 1.04 and 1.07 to 1.12 times the CPU time, too little to keep them. Without mi
 """
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._checks import check_choice, check_count
 from ._microbatch import sum_over_microbatches
 
 Convolution = Literal["auto", "xla", "cpu"]
@@ -51,7 +52,14 @@ def convolve(
 
     Returns:
       Images of ⌈rows / s⌉ × ⌈columns / s⌉, in the dtype of ``x``.
+
+    Raises:
+      ValueError: If the size is even, or ``stride`` or ``method`` invalid.
     """
+    check_choice("method", method, get_args(Convolution))
+    check_count("stride", stride)
+    if kernel.shape[0] % 2 == 0:
+        raise ValueError(f"`kernel` must have an odd size, got {kernel.shape[0]}.")
     if method == "xla":
         return _conv(x, kernel, stride)
     if kernel.shape[0] == 1:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.refusals import raises
 
 from crl_jax.kernels import BitMatrix, bit_product
 from crl_jax.kernels._bit_matrix import BLOCK, _digits, _plain, kernel_product
@@ -54,6 +55,27 @@ def test_the_error_is_within_the_stated_rounding(kind, transposed, scale):
         wide
     )
     assert np.all(abs(got - dense @ wide) <= 1.01 * bound)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_half_precision_is_rounded_once(transposed):
+    links = np.random.default_rng(0).random((8 * BLOCK, BLOCK)) < 0.05
+    links = links if transposed else links.T
+    matrix = BitMatrix.from_entries(*links.shape, *np.nonzero(links))
+    table = jnp.asarray(np.random.default_rng(1).random((8 * BLOCK, 3)), jnp.bfloat16)
+    got = jax.jit(partial(bit_product, transposed=transposed))(matrix, table)
+    dense = (links.T if transposed else links).astype(np.float64)
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        np.asarray(got, np.float64), dense @ np.asarray(table, np.float64), rtol=1.01 * 2**-8
+    )
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_tables_of_other_sizes_are_refused(transposed):
+    n = 3 * BLOCK if transposed else 2 * BLOCK  # the size of the other side
+    with raises(ValueError, match="`table`"):
+        bit_product(MATRIX, jnp.zeros((n, 2)), transposed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

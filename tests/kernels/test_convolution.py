@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.refusals import refused
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from scipy.signal import correlate
 
@@ -115,3 +116,17 @@ def test_a_batch_that_devices_cannot_share_evenly(n_channels):
     single = [jnp.asarray(each, jnp.float32) for each in (x, kernel, slope)]
     for got, want in zip(both(*single), slopes(x, kernel, slope)):
         assert np.abs(got - want).max() < 2e-6 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "method", "named"),
+    [
+        (2, 1, "xla", "kernel"),
+        (4, 2, "cpu", "kernel"),
+        (3, 0, "xla", "stride"),
+        (3, 1, "gpu", "method"),
+    ],
+)
+def test_invalid_arguments_are_refused(size, stride, method, named):
+    with refused(named):
+        convolve(jnp.ones((1, 8, 8, 2)), jnp.ones((size, size, 2, 2)), stride, method)
