@@ -58,7 +58,7 @@ def check_run(study: Study[Any, Any], flags: Sequence[str], folder: Path) -> Non
     given = to_json(config)
     depends_on_data = {"lr_scale"} if given["training"]["batch_size"] == "auto" else set()
     defaults: dict[str, Any] = {}
-    for values in study.schema.settle(config).values():
+    for values in study.schema.resolve_flags(config).values():
         defaults |= values
     for section, options in given.items():
         for name, value in options.items() if section != "output" else ():

@@ -58,7 +58,9 @@ class Problem:
     n_items: int
 
     @classmethod
-    def of(cls, users: np.ndarray, items: np.ndarray, n_users: int, n_items: int) -> "Problem":
+    def from_pairs(
+        cls, users: np.ndarray, items: np.ndarray, n_users: int, n_items: int
+    ) -> "Problem":
         """Creates a problem from distinct pairs in any order."""
         pairs = np.sort(users.astype(np.int64) * n_items + items)
         taken = torch.zeros(n_users * n_items, dtype=torch.bool)

@@ -52,7 +52,7 @@ def recipe_of(dataset: str, encoder: str, loss: str) -> str:
     return "-".join((dataset, *(() if encoder == "mf" else (encoder,)), loss))
 
 
-class Trained(NamedTuple):
+class TrainedRecipe(NamedTuple):
     """Trained recipe.
 
     Attributes:
@@ -68,7 +68,7 @@ class Trained(NamedTuple):
     config: Row
 
 
-def collect(dataset: str, encoder: str, loss: str, folders: list[Path]) -> Trained:
+def collect(dataset: str, encoder: str, loss: str, folders: list[Path]) -> TrainedRecipe:
     """Returns mean and standard deviation over the seeds' run directories."""
     found = [scores(folder) for folder in folders]
     row: Row = {"dataset": dataset, "encoder": encoder, "loss": loss}
@@ -79,10 +79,10 @@ def collect(dataset: str, encoder: str, loss: str, folders: list[Path]) -> Train
     if known := PUBLISHED.get((dataset, encoder, loss)):
         recall, ndcg, row["source"] = known
         row |= {f"{METRICS[0]}_published": recall, f"{METRICS[1]}_published": ndcg}
-    return Trained(row, folders, found, read_json(folders[0] / "config.json"))
+    return TrainedRecipe(row, folders, found, read_json(folders[0] / "config.json"))
 
 
-def compare(trained: Sequence[Trained]) -> None:
+def compare(trained: Sequence[TrainedRecipe]) -> None:
     """Adds to each row a comparison of its loss with the plain one, trained in the same way.
 
     See :func:`compare_with`; p-values are adjusted for the losses with the same plain one.
@@ -98,16 +98,16 @@ def compare(trained: Sequence[Trained]) -> None:
             compare_with(0, [one.row for one in group], seeds, users)
 
 
-def _alike(one: Trained, other: Trained) -> bool:
+def _alike(one: TrainedRecipe, other: TrainedRecipe) -> bool:
     """Whether two recipes differ only in the loss and its hyper-parameters."""
 
-    def but_loss(each: Trained) -> list[Any]:
+    def other_settings(each: TrainedRecipe) -> list[Any]:
         parts = [each.config[name] for name in ("sampling", "encoding", "training")]
         negatives = each.config["objective"]["n_neg"]
         valid = each.config["source"]["valid_fraction"]
         return [each.row["dataset"], each.row["encoder"], valid, negatives, parts]
 
-    return but_loss(one) == but_loss(other)
+    return other_settings(one) == other_settings(other)
 
 
 @one_line_errors

@@ -67,7 +67,7 @@ def run_torch(folder: Path, epochs: int, stride: int, mark: Mark) -> list[float]
 
     mark("import")
     train, test, shape = read_pairs(folder)
-    problem = mf.Problem.of(train[:, 0], train[:, 1], *shape)
+    problem = mf.Problem.from_pairs(train[:, 0], train[:, 1], *shape)
     mark("load")
     trainer = mf.Trainer(
         problem, mf.make_batch_loss(mf.bpr, "index_select", 0), n_neg=1, n_pos=0, adam="fused",

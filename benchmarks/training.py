@@ -173,7 +173,7 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[Row
 
     from . import _torch_mf as mf
 
-    problem = mf.Problem.of(
+    problem = mf.Problem.from_pairs(
         interactions.users, interactions.items, interactions.n_users, interactions.n_items
     )
     loss = {"bpr": mf.bpr, "dpl": partial(mf.debiased_pairwise, tau_plus=TAU_PLUS)}[task.loss]

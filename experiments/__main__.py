@@ -4,7 +4,7 @@ import importlib
 import sys
 
 from ._program import NAMES, SCRIPT
-from ._signals import mind
+from ._signals import run_with_signals
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
             )
             return 2
 
-    return mind(command)
+    return run_with_signals(command)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def check_bert(options: BertOptions, prefix: str = "") -> None:
         raise ValueError(f"--weights bring their own {flag(prefix + given[0])}; leave it out.")
 
 
-def settled(options: BertOptions, encoder: Encoder) -> dict[str, Any]:
+def resolve_bert(options: BertOptions, encoder: Encoder) -> dict[str, Any]:
     """Returns the resolved values of omitted flags."""
     settings = encoder.settings
     found = {"dropout": settings.dropout, "lowercase": encoder.words.lowercase}
@@ -194,9 +194,9 @@ def open_texts(kept: SavedEncoder[Any], lowercase: bool | None, length: int | No
     """
     path = kept.folder / VOCABULARY
     try:
-        settings = models.BERT(**kept.told["bert"])
+        settings = models.BERT(**kept.metadata["bert"])
     except (KeyError, TypeError, ValueError):
-        said = f"{kept.path}: expected the settings of a BERT, got {shorten(kept.told)}."
+        said = f"{kept.path}: expected the settings of a BERT, got {shorten(kept.metadata)}."
         raise ValueError(said) from None
     if not path.exists():
         raise data.DataError(f"{kept.folder} has no {path.name}, which {kept.path.name} needs.")

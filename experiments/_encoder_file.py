@@ -13,11 +13,11 @@ import tyro
 from crl_jax import models, tasks, train
 
 from . import _rundir as rundir
-from ._learned import BLOCK, Learned
 from ._program import program
 from ._ranges import option_group
 from ._schema import Schema
 from ._screen import output, plain
+from ._trained_model import BLOCK, TrainedModel
 
 ENCODER = "encoder.npz"
 
@@ -95,12 +95,12 @@ class SavedEncoder(Generic[C]):
     Attributes:
       folder: The run directory.
       config: Its configuration.
-      told: Metadata of the networks, stored with their variables.
+      metadata: Metadata of the networks, stored with their variables.
     """
 
     folder: Path
     config: C
-    told: dict[str, Any]
+    metadata: dict[str, Any]
 
     @property
     def path(self) -> Path:
@@ -133,16 +133,16 @@ class TrainedNetwork(Generic[C]):
     variables: tuple[Any, Any]
 
 
-def save_encoder(folder: Path, params: Any, rest: Any, **told: Any) -> None:
+def save_encoder(folder: Path, params: Any, rest: Any, **metadata: Any) -> None:
     """Saves parameters and other variables of networks, with metadata as JSON."""
     tree = jax.device_get({"params": params, "rest": rest})
-    train.save_checkpoint(folder / ENCODER, tree, told)
+    train.save_checkpoint(folder / ENCODER, tree, metadata)
 
 
-def save_backbone(folder: Path, learned: Learned, **told: Any) -> None:
+def save_backbone(folder: Path, learned: TrainedModel, **metadata: Any) -> None:
     """Saves the backbone of a trained model, without the projection head."""
     params, rest = learned.task.network_variables(learned.params, learned.model_state)
-    save_encoder(folder, params["backbone"], rest["backbone"], **told)
+    save_encoder(folder, params["backbone"], rest["backbone"], **metadata)
 
 
 def open_encoder(folder: Path, schema: Schema[C]) -> SavedEncoder[C]:
@@ -153,13 +153,13 @@ def open_encoder(folder: Path, schema: Schema[C]) -> SavedEncoder[C]:
     """
     config, path = rundir.open_run(folder, schema), folder / ENCODER
     try:
-        _, told = train.load_checkpoint(path)
+        _, metadata = train.load_checkpoint(path)
     except FileNotFoundError:
         why = "its training is not finished"
         if (folder / rundir.METRICS).exists():
             why = "it was made before encoders were kept; train again"
         raise ValueError(f"{folder} has no {ENCODER}: {why}.") from None
-    return SavedEncoder(folder, config, told)
+    return SavedEncoder(folder, config, metadata)
 
 
 def _unchanged(key: Any, example: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from crl_jax import metrics
 
-from ._learned import neighbours, represent
+from ._trained_model import neighbours, represent
 
 BANK = 5000
 """Maximum number of examples in the memory bank."""

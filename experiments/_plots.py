@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from crl_jax.train import Selection
 
 from ._files import replacing
-from ._learned import spaced
+from ._trained_model import evenly_spaced
 
 # Of more points only the chosen one has a name; the others share a grey line.
 _MOST_NAMED = 10
@@ -187,9 +187,9 @@ def draw_reports(
     save_figure(figure, path)
 
 
-def pictured(n: int) -> slice:
+def plotted_slice(n: int) -> slice:
     """Returns the slice of ``n`` examples in an embedding plot: evenly spaced ones."""
-    return spaced(n, _PICTURED)
+    return evenly_spaced(n, _PICTURED)
 
 
 def draw_embedding(

@@ -143,7 +143,7 @@ def gathered(tree: Any) -> Any:
     return process_allgather(tree, tiled=True)
 
 
-def agreed(number: float) -> float:
+def broadcast_from_first(number: float) -> float:
     """Returns the number of the first process, for decisions that all must take alike."""
     if jax.process_count() == 1:
         return number

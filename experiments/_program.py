@@ -67,7 +67,7 @@ def given(arguments: list[str]) -> tuple[set[str], set[str]]:
 
 
 @contextmanager
-def spoken(**words: str) -> Iterator[None]:
+def rename_arguments(**words: str) -> Iterator[None]:
     """Replaces arguments in a ``ValueError`` of the body by ``words``, for those without a flag.
 
     An argument may have the name of an unrelated flag: ``test`` is a fraction on the command line,

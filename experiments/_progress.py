@@ -74,12 +74,12 @@ class Bars(Display):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._settle()
+        self._stop_bars()
         self._live.stop()
 
     def stage(self, what: str) -> None:
         """See :meth:`Display.stage`."""
-        self._settle()
+        self._stop_bars()
         self._spin(what)
         self._last = self._began = time.monotonic()
 
@@ -101,7 +101,7 @@ class Bars(Display):
         if what is not None:
             self._spinner.add_task(what, total=None)
 
-    def _settle(self) -> None:
+    def _stop_bars(self) -> None:
         self._spin(None)
         for task in self._bars.tasks:
             if task.stop_time is None:  # after early stopping, a bar is incomplete
@@ -183,7 +183,7 @@ class TrainingStatus:
         self._metrics, self._per_epoch, self._unit = metrics, per_epoch, unit
         self._recent: dict[tuple[str, int], deque[tuple[int, float]]] = {}
 
-    def of(self, phase: str, entry: dict[str, Any], training: int = 0) -> str:
+    def format(self, phase: str, entry: dict[str, Any], training: int = 0) -> str:
         """Formats an entry of the history; entries of a training must be passed in order."""
         losses = next(value for name, value in entry.items() if name.endswith("loss"))
         parts = [f"loss {np.nanmean(losses):.4f}"]

@@ -35,7 +35,7 @@ MOST = 2**31 - 1
 _FLOAT32 = float(np.finfo(np.float32).max)
 
 
-def holds(limits: Range, value: float) -> bool:
+def is_within(limits: Range, value: float) -> bool:
     """Whether an interval contains a finite number, rounded to float32 unless it is an integer."""
     if abs(value) > _FLOAT32:
         return False
@@ -173,7 +173,7 @@ def _read_one(kind: Any, limits: Range | None, stored: Any, wanted: str) -> Any:
     else:
         numbers = int if kind is int else int | float
         good = isinstance(stored, numbers) and not isinstance(stored, bool)
-        good = good and (limits is None or holds(limits, stored))
+        good = good and (limits is None or is_within(limits, stored))
     if not good:
         raise ValueError(wanted)
     make: Any = str if get_origin(kind) is Literal else kind

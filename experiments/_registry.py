@@ -218,7 +218,7 @@ class Registry(dict[str, E]):
         self[path] = self._make(thing)
 
 
-def takers(entries: Entries) -> dict[str, dict[str, Hyperparam]]:
+def definitions_by_flag(entries: Entries) -> dict[str, dict[str, Hyperparam]]:
     """Returns, for each flag, its definition in every entry that accepts it."""
     found: dict[str, dict[str, Hyperparam]] = {}
     for name, entry in entries.items():
@@ -231,7 +231,7 @@ def sweepable(entries: Entries) -> tuple[str, ...]:
     """Returns the names of the flags that a sweep can set."""
     return tuple(
         name
-        for name, of in takers(entries).items()
+        for name, of in definitions_by_flag(entries).items()
         if all(name in entries[n].sweepable for n in of)
     )
 
@@ -239,15 +239,20 @@ def sweepable(entries: Entries) -> tuple[str, ...]:
 def limits_of(entries: Entries, chosen: Any) -> dict[str, Range]:
     """Returns the ranges of all numeric flags, preferring those of the entry ``chosen``."""
     own = entries[chosen].flags if chosen in entries else {}
-    found = {name: own.get(name, next(iter(of.values()))) for name, of in takers(entries).items()}
+    found = {
+        name: own.get(name, next(iter(of.values())))
+        for name, of in definitions_by_flag(entries).items()
+    }
     return {name: h.limits for name, h in found.items() if h.limits is not None}
 
 
-def not_taken(entries: Entries, chosen: Any) -> dict[str, None]:
+def rejected_flags(entries: Entries, chosen: Any) -> dict[str, None]:
     """Returns the flags that ``chosen`` does not accept; empty if there is no such entry."""
     if chosen not in entries:
         return {}
-    return dict.fromkeys(name for name, of in takers(entries).items() if chosen not in of)
+    return dict.fromkeys(
+        name for name, of in definitions_by_flag(entries).items() if chosen not in of
+    )
 
 
 def with_flags(
@@ -258,19 +263,19 @@ def with_flags(
     Omitted flags are None. The help of a flag names the entries that accept it. ``default`` is the
     default of ``choice``, instead of that of ``base``.
     """
-    return _with_fields(base, choice, entries, takers(entries), default)
+    return _with_fields(base, choice, entries, definitions_by_flag(entries), default)
 
 
 def with_entry(kind: type[T], choice: str, entries: Entries, name: str) -> type[T]:
     """Returns a dataclass of :func:`with_flags`, extended by the flags of a new entry."""
-    of = takers(entries)
+    of = definitions_by_flag(entries)
     return _with_fields(kind, choice, entries, {n: of[n] for n in entries[name].flags}, None)
 
 
 def with_help_of(base: type[T], entries: Entries, name: str) -> type[T]:
     """Returns a dataclass of :func:`with_flags` whose help shows only the flags of one entry."""
     own, fields = entries[name].flags, []
-    for flag_name, of in takers(entries).items():
+    for flag_name, of in definitions_by_flag(entries).items():
         value = own.get(flag_name) or next(iter(of.values()))
         shown = f" ({values})" if (values := _values(value)) else ""
         said = tyro.conf.arg(help=f"{value.help}{shown}.", help_behavior_hint="")
@@ -327,7 +332,7 @@ def _values(of: Hyperparam) -> str:
     return ", ".join([interval_of_help(of.limits), *default])
 
 
-def settle(
+def resolve_flags(
     choice: str, options: Any, entries: Entries, swept: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Returns the values of all flags of the chosen entry: those passed, or else the defaults.
@@ -345,7 +350,7 @@ def settle(
     own = entries[name].flags
     values = {flag_name: h.default for flag_name, h in own.items()}
     given = set(swept)
-    for flag_name, of in takers(entries).items():
+    for flag_name, of in definitions_by_flag(entries).items():
         value = getattr(options, flag_name, None)  # flags of entries added later may be missing
         if (value is not None or flag_name in swept) and flag_name not in own:
             takes = f"it takes {', '.join(map(flag, own))}" if own else "it takes no numbers"

@@ -104,7 +104,9 @@ def occupy(folder: Path) -> Iterator[None]:
     Raises:
       ValueError: If another process has locked it.
     """
-    with hold(folder / ".lock", busy=f"another process is at work in {folder}; let it end first."):
+    with lock_file(
+        folder / ".lock", busy=f"another process is at work in {folder}; let it end first."
+    ):
         yield
 
 
@@ -135,7 +137,7 @@ def _command_of(stored: Any) -> str | None:
     return of if isinstance(of, str) else None
 
 
-def going_on(folder: Path, command: str, processes: str | None = None) -> str:
+def resume_advice(folder: Path, command: str, processes: str | None = None) -> str:
     """Returns the advice on how to resume the run of a command in ``folder``.
 
     Args:
@@ -224,7 +226,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def hold(path: Path, *, busy: str | None = None) -> Iterator[None]:
+def lock_file(path: Path, *, busy: str | None = None) -> Iterator[None]:
     """Holds a lock between processes, which the system releases if the process is killed.
 
     On a platform or a file system without locks, or if the file cannot be written, holds nothing.

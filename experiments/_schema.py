@@ -20,8 +20,8 @@ from ._registry import (
     Registry,
     is_import_path,
     limits_of,
-    not_taken,
-    settle,
+    rejected_flags,
+    resolve_flags,
     sweepable,
     with_entry,
     with_help_of,
@@ -207,7 +207,7 @@ class Schema(Generic[C]):
         }
         for section, choice, entries in self.choices:
             if choice in chosen:
-                given[section] = {**not_taken(entries, chosen[choice]), **given[section]}
+                given[section] = {**rejected_flags(entries, chosen[choice]), **given[section]}
         try:
             schema = self.extended(chosen)
         except ValueError as error:
@@ -232,7 +232,7 @@ class Schema(Generic[C]):
             raise ValueError(f"{where}: {error}") from None
         return config
 
-    def settle(self, config: C) -> dict[str, dict[str, Any]]:
+    def resolve_flags(self, config: C) -> dict[str, dict[str, Any]]:
         """Returns the values of the flags of every entry that ``config`` chooses, by choice.
 
         Raises:
@@ -240,7 +240,7 @@ class Schema(Generic[C]):
         """
         swept = tuple(self.axes(config))
         return {
-            choice: settle(choice, getattr(config, section), entries, swept)
+            choice: resolve_flags(choice, getattr(config, section), entries, swept)
             for section, choice, entries in self.choices
         }
 

@@ -40,7 +40,7 @@ def accept_all_characters() -> None:
 
     Otherwise a ``≥`` would end a training whose output goes to a file in cp1252, as on Windows.
     """
-    codecs.register_error(_SPELL, _spell)
+    codecs.register_error(_SPELL, _transliterate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors=_SPELL)
@@ -52,14 +52,14 @@ def printable(text: str) -> str:
     return text.encode(encoding, _SPELL).decode(encoding)
 
 
-def _spell(error: UnicodeError) -> tuple[str, int]:
+def _transliterate(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
     return "".join(_SPELLING.get(character, "?") for character in lacking), error.end
 
 
-def machine(mesh: Mesh | None) -> str:
+def describe_devices(mesh: Mesh | None) -> str:
     """Describes the devices in use."""
     device = jax.devices()[0]
     where = f"{device.platform} ({device.device_kind})"
@@ -103,7 +103,7 @@ def cell(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.4f}"
 
 
-def of_seeds(n: int) -> str:
+def seeds_suffix(n: int) -> str:
     """Returns the suffix of a table title for several seeds; empty for one seed."""
     return f", mean ± standard deviation of {n} seeds" if n > 1 else ""
 

@@ -36,7 +36,7 @@ def advice() -> str:
     return _advice()
 
 
-def mind(command: Callable[[], int]) -> int:
+def run_with_signals(command: Callable[[], int]) -> int:
     """Runs the command of this process and returns its exit status.
 
     On SIGINT, SIGTERM or SIGHUP, unless the signal is ignored, for example by ``nohup``, the

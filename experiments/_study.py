@@ -208,7 +208,7 @@ class Study(ABC, Generic[C, P]):
       description: Help text; ``{program}`` and ``{recipes}`` are filled in.
       unit: Plural noun for training examples, such as ``"images"``.
       scores: Metrics of the reports. The first selects the result of a search, unless
-        :meth:`decided_by` is overridden.
+        :meth:`selection_score` is overridden.
       score: Short name of that metric.
       stages: Consecutive stages of a training. If there are several, entries of the history name
         theirs under ``stage``, and epochs count from 1 in each stage.
@@ -242,7 +242,7 @@ class Study(ABC, Generic[C, P]):
 
     def check(self, config: C) -> None:
         """Raises ``ValueError`` if flags are invalid for any dataset."""
-        self.schema.settle(config)
+        self.schema.resolve_flags(config)
 
     def check_resumed(self, before: C, config: C) -> None:
         """Raises ``ValueError`` if other devices than ``before`` would change the results."""
@@ -287,7 +287,7 @@ class Study(ABC, Generic[C, P]):
         del stage
         return config.training.epochs
 
-    def decided_by(self, config: C) -> str:
+    def selection_score(self, config: C) -> str:
         """Returns the name of the score that selects the result of a search."""
         del config
         return self.scores[0]
@@ -380,7 +380,7 @@ class Study(ABC, Generic[C, P]):
                 found[f"{name}_std"] = float(np.std([m[name] for m in per_seed], ddof=1))
         chosen: dict[str, Any] = {"point": searched.point}
         if not np.isnan(searched.choice.score):
-            chosen[self.decided_by(config)] = searched.choice.score
+            chosen[self.selection_score(config)] = searched.choice.score
         last = {(e["phase"], e.get("run"), e.get("stage")): e["seconds"] for e in history}
         return {**found, "chosen": chosen, "seconds": round(sum(last.values()), 3)}
 

@@ -22,7 +22,7 @@ from ._program import program
 from ._progress import Display, TrainingStatus, display
 from ._recipe import take_base
 from ._schema import to_json
-from ._screen import grid_table, machine, output, plain
+from ._screen import describe_devices, grid_table, output, plain
 from ._signals import advise
 from ._study import Run, Runs, Study
 from ._study_options import OutputOptions
@@ -109,12 +109,12 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
     settings = to_json(config)
     beside = {"output": {"mesh": settings["output"]["mesh"]}, "data": {"the data": described}}
     check_same(settings | beside)
-    with _workplace(folder, resumed, advice) as place:
-        advise(partial(rundir.going_on, folder, study.schema.command, processes))
+    with _output_folder(folder, resumed, advice) as place:
+        advise(partial(rundir.resume_advice, folder, study.schema.command, processes))
         if not resumed:
             rundir.create(place, config, study.schema.command)
         title = study.describe_training(config)
-        console.print(f"[bold]{plain(title)}[/] on {machine(mesh_of(config.output.mesh))}")
+        console.print(f"[bold]{plain(title)}[/] on {describe_devices(mesh_of(config.output.mesh))}")
         for line in described:
             console.print(plain(line), highlight=False)
         log = open_logger(config.output.log if first else "none", place, settings)
@@ -127,7 +127,7 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
 
 
 @contextmanager
-def _workplace(folder: Path, resumed: bool, advice: str) -> Iterator[Path]:
+def _output_folder(folder: Path, resumed: bool, advice: str) -> Iterator[Path]:
     """Yields the output folder of a run: the run directory, but only in the first process."""
     if not is_first():
         with tempfile.TemporaryDirectory() as unread:
@@ -171,7 +171,7 @@ class _Training:
         study.draw_first(*given, {name: values[0] for name, values in axes.items()}, folder)
         searched = study.search(*given, *outputs)
         if len(searched.points) > 1 or axes:
-            metric = study.decided_by(config)
+            metric = study.selection_score(config)
             rundir.write_sweep(folder / rundir.SWEEP, searched.points, searched.choice, metric)
         if searched.config is not None:
             config = searched.config
@@ -212,4 +212,6 @@ class _Training:
         self._log({"phase": name, **{n: v for n, v in entry.items() if n != "stage"}})
         title = f"{of.title} {stage}" if stage else of.title
         epochs = of.epochs if isinstance(of, Runs) else self._study.epochs(self._config, stage)
-        self._shown.advance(title, entry["epoch"], epochs, self._status.of(phase, entry, of.index))
+        self._shown.advance(
+            title, entry["epoch"], epochs, self._status.format(phase, entry, of.index)
+        )

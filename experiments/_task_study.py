@@ -17,11 +17,10 @@ from rich.table import Table
 
 from crl_jax import models, train
 
-from ._learned import Learned
 from ._mesh import mesh_of
 from ._processes import checkpoint, gathered
 from ._registry import filled
-from ._screen import cell, of_seeds
+from ._screen import cell, seeds_suffix
 from ._study import (
     C,
     OnEntry,
@@ -35,6 +34,7 @@ from ._study import (
     select_point,
 )
 from ._study_options import optimizer_of
+from ._trained_model import TrainedModel
 from .view_losses import complete_loss
 
 _LAST = 3
@@ -64,7 +64,7 @@ class TaskStudy(Study[C, P]):
             loss without one.
         """
         swept = tuple(self.schema.axes(config))
-        values = self.schema.settle(config)
+        values = self.schema.resolve_flags(config)
         values["loss"] = complete_loss(values["loss"], loss_defaults)
         for section, choice, _ in self.schema.choices:
             if choice != but:
@@ -107,7 +107,7 @@ class TaskStudy(Study[C, P]):
         n = len(jax.tree.leaves(data)[0])
         if n < size:
             raise ValueError(
-                f"--batch-size must be at most the {n} {self.unit} to learn from, got {size}."
+                f"--batch-size must be at most the {n} training {self.unit}, got {size}."
             )
         task = self.task(config, problem, phase, {name: v[0] for name, v in axes.items()})
         trace_step(
@@ -150,7 +150,7 @@ class TaskStudy(Study[C, P]):
         options, output = config.training, config.output
         patience, stopping = patience_of(config), []
         if measure is not None and patience is not None:
-            stopping = [train.EarlyStopping(self.decided_by(config), patience)]
+            stopping = [train.EarlyStopping(self.selection_score(config), patience)]
         source: Any
         if getattr(options, "batches", "device") != "device":
             source = train.HostBatches.from_arrays(batches.data, options.batch_size, seed=run.seed)
@@ -182,7 +182,7 @@ class TaskStudy(Study[C, P]):
 
     def trained(self, config: C, problem: P, run: Run, fitted: Any) -> Any:
         """Returns the learned model of a final run, which is evaluated, saved and plotted."""
-        return Learned.of(self.task(config, problem, run.phase, run.numbers), fitted)
+        return TrainedModel.from_fit(self.task(config, problem, run.phase, run.numbers), fitted)
 
     def search(
         self, config: Any, problem: P, checkpoints: Path, on_entry: OnEntry, on_stage: OnStage
@@ -211,7 +211,7 @@ class TaskStudy(Study[C, P]):
                 reached.append(0)
                 continue
             if patience_of(config) is None:
-                last = [entry[self.decided_by(config)][0] for entry in fitted.history[-_LAST:]]
+                last = [entry[self.selection_score(config)][0] for entry in fitted.history[-_LAST:]]
                 scores.append(float(np.mean(last)))
                 reached.append(epochs)
             else:
@@ -251,7 +251,7 @@ class TaskStudy(Study[C, P]):
         self, config: C, problem: P, searched: SearchResult, per_seed: list[dict[str, float]]
     ) -> Iterable[str | Table]:
         """See :meth:`Study.report`."""
-        table = Table(title=f"Test set{of_seeds(len(per_seed))}")
+        table = Table(title=f"Test set{seeds_suffix(len(per_seed))}")
         table.add_column("metric")
         table.add_column("value", justify="right")
         for name in per_seed[0]:

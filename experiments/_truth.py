@@ -9,7 +9,7 @@ import numpy as np
 
 from crl_jax import losses, weights
 
-from ._learned import Learned, spaced
+from ._trained_model import TrainedModel, evenly_spaced
 from .view_losses import LossEntry, Weigh
 
 _EXAMPLES = 256
@@ -41,7 +41,7 @@ class Truth(NamedTuple):
 
 
 def evaluate_weights(
-    entry: LossEntry, learned: Learned, examples: Any, labels: np.ndarray, seed: int
+    entry: LossEntry, learned: TrainedModel, examples: Any, labels: np.ndarray, seed: int
 ) -> Truth:
     """Evaluates the weights of a loss on two views of a subset of examples.
 
@@ -61,10 +61,10 @@ def evaluate_weights(
 
 def some_of(n: int) -> slice:
     """Returns an evenly spaced subset of ``n`` examples, whose views are compared."""
-    return spaced(n, _EXAMPLES)
+    return evenly_spaced(n, _EXAMPLES)
 
 
-def hyperparams_of(learned: Learned) -> dict[str, Any]:
+def hyperparams_of(learned: TrainedModel) -> dict[str, Any]:
     """Returns the hyper-parameters of the loss after training, including an estimated α."""
     measured = {} if learned.alpha is None else {"alpha": learned.alpha}
     return {**learned.task.hyperparams, **measured}

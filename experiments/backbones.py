@@ -7,7 +7,7 @@ from typing import Any
 
 from crl_jax import models
 
-from ._registry import Entry, Registry, declared, settle
+from ._registry import Entry, Registry, declared, resolve_flags
 from ._study_options import EncoderOptions
 
 _IMAGENET_SIDE = 32
@@ -80,7 +80,7 @@ def make_backbone(
       **sizes: ``n_channels`` of images; ``n_in``, the number of features of a node; or ``n_items``
         and ``window`` of sequences.
     """
-    values = settle("encoder", options, entries)
+    values = resolve_flags("encoder", options, entries)
     return entries[options.encoder].make(**sizes, **values)
 
 
@@ -89,7 +89,7 @@ def check_view_size(options: EncoderOptions, size: int | None) -> None:
 
     The stem ``imagenet`` and the stages after it halve the side five times.
     """
-    stem = settle("encoder", options, IMAGE_ENCODERS).get("stem")
+    stem = resolve_flags("encoder", options, IMAGE_ENCODERS).get("stem")
     if stem == "imagenet" and size is not None and size < _IMAGENET_SIDE:
         raise ValueError(
             f"--stem imagenet reduces each side by the factor {_IMAGENET_SIDE}: --view-size must "

@@ -12,7 +12,7 @@ from typing import Any
 from crl_jax import losses, summary, tasks, weights
 
 from ._ranges import FINITE, Range
-from ._registry import Entry, Hyperparam, Registry, count, declared, settle, words
+from ._registry import Entry, Hyperparam, Registry, count, declared, resolve_flags, words
 
 ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
     "given": None, "labels": tasks.AlphaFromLabels, "views": tasks.AlphaFromViews,
@@ -258,7 +258,7 @@ def loss_arguments(
       entries: The available losses.
     """
     entry = entries[options.loss]
-    values: dict[str, Any] = settle("loss", options, entries, tuple(numbers)) | numbers
+    values: dict[str, Any] = resolve_flags("loss", options, entries, tuple(numbers)) | numbers
     hyperparams = {name: values[name] for name in entry.hyperparams}
     hyperparams["temperature"] = numbers.get("temperature", temperature)
     alpha = ALPHA[values.get("alpha_from", "given")]
@@ -300,11 +300,11 @@ def check_tile(
         raise ValueError(f"--tile fused with --loss {name} needs --bins, such as 128.")
 
 
-def in_words(
+def describe_loss(
     options: Any, swept: tuple[str, ...], entries: Mapping[str, LossEntry] = LOSSES
 ) -> str:
     """Returns the name of the loss and its hyper-parameters, except for swept ones."""
-    values = settle("loss", options, entries, swept)
+    values = resolve_flags("loss", options, entries, swept)
     if values.get("alpha_from", "given") != "given":
         del values["alpha"]  # estimated during training
     shown = (

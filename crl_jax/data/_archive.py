@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from ._download import cache_folder
 from ._errors import DataError, printable, warn_if
-from ._readers import say_missing
+from ._readers import missing_file_message
 
 Encoding = Literal["utf-8", "latin-1"]
 
@@ -112,7 +112,7 @@ def fingerprint(path: Path) -> str:
 def require_exists(path: Path, hint: str = "") -> None:
     """Raises ``FileNotFoundError`` and lists the nearest folder if ``path`` is absent."""
     if not path.exists():
-        raise FileNotFoundError(say_missing(path) + hint)
+        raise FileNotFoundError(missing_file_message(path) + hint)
 
 
 def read_text(path: Path, encoding: Encoding | None = "utf-8") -> str:

@@ -11,7 +11,7 @@ from ._delimited import Layout, TextBlocks, column_names, open_blocks, read_fram
 from ._errors import DataError, shorten, warn_if
 from ._features import FeatureTable
 from ._ids import find_fault
-from ._readers import check_text_options, say_missing
+from ._readers import check_text_options, missing_file_message
 from ._values import import_polars
 
 FeatureKind = Literal["number", "bag", "ignore"]
@@ -24,25 +24,25 @@ _GENRES = (
 )  # fmt: skip
 
 
-class _Known(NamedTuple):
+class _FileFormat(NamedTuple):
     """Layout of a file of MovieLens, and the kinds of columns that would be misread."""
 
     layout: Layout
     kinds: dict[str, FeatureKind]
 
 
-def _known(delimiter: str, *names: str, **kinds: FeatureKind) -> _Known:
-    return _Known(Layout(delimiter, header=False, names=names), kinds)
+def _file_format(delimiter: str, *names: str, **kinds: FeatureKind) -> _FileFormat:
+    return _FileFormat(Layout(delimiter, header=False, names=names), kinds)
 
 
 _FILES = {
-    "u.user": _known("|", "user", "age", "gender", "occupation", "zip", zip="ignore"),
-    "u.item": _known(
+    "u.user": _file_format("|", "user", "age", "gender", "occupation", "zip", zip="ignore"),
+    "u.item": _file_format(
         "|", "item", "title", "release_date", "video_release_date", "url", *_GENRES,
         title="ignore", video_release_date="ignore", url="ignore",
     ),
-    "movies.dat": _known("::", "item", "title", "genres", title="ignore"),
-    "users.dat": _known(
+    "movies.dat": _file_format("::", "item", "title", "genres", title="ignore"),
+    "users.dat": _file_format(
         "::", "user", "gender", "age", "occupation", "zip",
         age="bag", occupation="bag", zip="ignore",
     ),
@@ -92,7 +92,7 @@ def read_features(
     for name, kind in kinds.items():
         check_choice(f"kinds[{name!r}]", kind, get_args(FeatureKind))
     if not path.is_file():
-        raise FileNotFoundError(say_missing(path))
+        raise FileNotFoundError(missing_file_message(path))
     known = _FILES.get(path.name)
     codec = encoding or ("latin-1" if known else "utf-8")
     check_text_options(codec, quote_char)

@@ -20,10 +20,10 @@ from ._readers import (
     ReadOptions,
     column_spec,
     columns_of,
+    missing_file_message,
     read,
     read_merged,
     read_split,
-    say_missing,
 )
 from ._records import filter_by_rating
 from ._synthetic import simulate
@@ -213,7 +213,7 @@ def _paths(
     if path.parent == Path() and not path.exists():  # perhaps meant as a dataset name
         names = ", ".join([*DATASETS, "simulated"])
         raise FileNotFoundError(
-            f"{say_missing(path)} A dataset name must be one of {names}, got {text!r}."
+            f"{missing_file_message(path)} A dataset name must be one of {names}, got {text!r}."
         )
     return _paths_in(path) if path.is_dir() else {"single": [path]}, options
 

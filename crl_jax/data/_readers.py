@@ -219,7 +219,7 @@ def column_spec(options: ReadOptions) -> ColumnSpec:
     return {role: options.get(f"{role}_col") for role in ROLES}
 
 
-def say_missing(path: Path) -> str:
+def missing_file_message(path: Path) -> str:
     """Message for a missing file, with the content of the folder."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     names = sorted(child.name for child in folder.iterdir())
@@ -243,7 +243,7 @@ def _check_file(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"{path}: expected a file, got a folder; pass a file in it.")
     if not path.exists():
-        raise FileNotFoundError(say_missing(path))
+        raise FileNotFoundError(missing_file_message(path))
 
 
 def _read_logs(

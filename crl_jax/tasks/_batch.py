@@ -50,7 +50,7 @@ def host_interactions(train: Interactions, batch_size: int, *, seed: int = 0) ->
     whole catalogue. With several processes, each produces its part of every batch.
 
     Args:
-      train: Interactions to learn from; its arrays may be memory-mapped.
+      train: Training interactions; its arrays may be memory-mapped.
       batch_size: Global number of anchors per step, ``TrainConfig.batch_size``.
       seed: Seed of the orders.
 

@@ -13,7 +13,7 @@ from .._hyperparams import Range, check_fields
 from ..train import (
     FitResult,
     HalvingResult,
-    Trained,
+    RungResult,
     TrainingDiverged,
     successive_halving,
     train_candidates,
@@ -96,7 +96,7 @@ def tune_runs(
     n, n_seeds = len(points), len(seeds)
     complete: dict[tuple[int, ...], FitResult] = {}  # trainings of the last rung
 
-    def train(rung: int, candidates: tuple[int, ...]) -> Trained:
+    def train(rung: int, candidates: tuple[int, ...]) -> RungResult:
         chosen = [points[i] for i in candidates for _ in range(n_seeds)]
         fit_chosen = partial(
             fit,

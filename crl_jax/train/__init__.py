@@ -21,7 +21,7 @@ from ._fit import TrainingDiverged as TrainingDiverged
 from ._fit import broadcast_run_params as broadcast_run_params
 from ._fit import fit as fit
 from ._halving import HalvingResult as HalvingResult
-from ._halving import Trained as Trained
+from ._halving import RungResult as RungResult
 from ._halving import successive_halving as successive_halving
 from ._halving import train_candidates as train_candidates
 from ._hooks import BestState as BestState

@@ -12,7 +12,7 @@ from ._fit import FitResult, TrainingDiverged
 from ._sweep import select_best
 
 
-class Trained(NamedTuple):
+class RungResult(NamedTuple):
     """Candidates that were trained together.
 
     Attributes:
@@ -44,7 +44,7 @@ class HalvingResult:
     best: int | None
     best_epoch: int
     score: float
-    trained: tuple[Trained, ...]
+    trained: tuple[RungResult, ...]
 
     @property
     def seconds(self) -> float:
@@ -67,7 +67,7 @@ def train_candidates(
     n_seeds: int = 1,
     *,
     tolerance: float = 0.0,
-) -> tuple[Trained, FitResult | None]:
+) -> tuple[RungResult, FitResult | None]:
     """Trains candidates together, and scores them by :func:`select_best`.
 
     Args:
@@ -90,19 +90,19 @@ def train_candidates(
     seconds = time.monotonic() - began
     if fitted is not None:  # history also counts the time before an interruption
         seconds = max(seconds, fitted.history[-1]["seconds"])
-    return Trained(rung, candidates, tuple(scores), tuple(epochs), seconds), fitted
+    return RungResult(rung, candidates, tuple(scores), tuple(epochs), seconds), fitted
 
 
 def successive_halving(
-    train_fn: Callable[[int, tuple[int, ...]], Trained],
+    train_fn: Callable[[int, tuple[int, ...]], RungResult],
     groups: Sequence[Sequence[int]],
     epochs: Sequence[int],
     *,
     labels: Sequence[Hashable] | None = None,
     minutes: float | None = None,
     keep: int | None = None,
-    done: Sequence[Trained] = (),
-    on_trained: Callable[[Trained], None] = lambda _: None,
+    done: Sequence[RungResult] = (),
+    on_trained: Callable[[RungResult], None] = lambda _: None,
 ) -> HalvingResult:
     r"""Trains all candidates for few epochs, and the best for more, rung by rung.
 
@@ -140,7 +140,7 @@ def successive_halving(
     >>> quality = [0.1, 0.4, 0.2, 0.3]
     >>> def train_fn(rung, candidates):
     ...     scores = tuple(quality[i] for i in candidates)
-    ...     return Trained(rung, candidates, scores, (1,) * len(candidates), 1.0)
+    ...     return RungResult(rung, candidates, scores, (1,) * len(candidates), 1.0)
     >>> result = successive_halving(train_fn, [(0, 1), (2, 3)], epochs=(5, 10))
     >>> result.best, [each.candidates for each in result.trained]
     (1, [(0, 1), (2, 3), (1,), (3,)])
@@ -151,7 +151,7 @@ def successive_halving(
     limit = np.inf if minutes is None else 60 * minutes
     replayed, trained, spent = iter(done), [], 0.0
 
-    def train(rung: int, candidates: tuple[int, ...]) -> Trained:
+    def train(rung: int, candidates: tuple[int, ...]) -> RungResult:
         nonlocal spent
         result = next(replayed, None)
         if result is None:

@@ -76,8 +76,8 @@ def estimate_alpha(
     """
     check_shape("neg", neg, (*pos.shape[:-1], *neg.shape[-1:]))
     pos, neg = at_least_float32(pos, neg)
-    pos, where_pos, n_pos = _kept("where_pos", pos, where_pos)
-    neg, where_neg, n_neg = _kept("where_neg", neg, where_neg)
+    pos, where_pos, n_pos = _unmasked("where_pos", pos, where_pos)
+    neg, where_neg, n_neg = _unmasked("where_neg", neg, where_neg)
 
     below = count_below(neg, pos, "left") + count_below(neg, pos, "right")  # ties count one half
     share = below.astype(pos.dtype) / (2 * jnp.maximum(n_neg, 1))[..., None].astype(pos.dtype)
@@ -176,8 +176,8 @@ def estimate_tau_plus(
     check_shape("unlabelled", unlabelled, (*pos.shape[:-1], *unlabelled.shape[-1:]))
     pos, unlabelled = at_least_float32(pos, unlabelled)
     dtype = pos.dtype
-    kept = _kept("where_pos", pos, where_pos)
-    kept_unlabelled = _kept("where_unlabelled", unlabelled, where_unlabelled)
+    kept = _unmasked("where_pos", pos, where_pos)
+    kept_unlabelled = _unmasked("where_unlabelled", unlabelled, where_unlabelled)
     estimate = _least_ratio(kept, kept_unlabelled, jnp.asarray(confidence, dtype))
 
     unknown = (kept.n == 0) | (kept_unlabelled.n == 0)
@@ -187,7 +187,7 @@ def estimate_tau_plus(
     )
 
 
-class _Kept(NamedTuple):
+class _UnmaskedScores(NamedTuple):
     """Scores without gradient (NaN where masked), their mask, and the valid count per row."""
 
     scores: Array
@@ -195,19 +195,21 @@ class _Kept(NamedTuple):
     n: Array
 
 
-def _kept(name: str, scores: Array, where: Array | None) -> _Kept:
+def _unmasked(name: str, scores: Array, where: Array | None) -> _UnmaskedScores:
     check_shape(name, where, scores.shape)
     where = jnp.ones(scores.shape, bool) if where is None else where
     scores = jnp.where(where, jax.lax.stop_gradient(scores), jnp.nan)
-    return _Kept(scores, where, jnp.sum(where, axis=-1, dtype=jnp.int32))
+    return _UnmaskedScores(scores, where, jnp.sum(where, axis=-1, dtype=jnp.int32))
 
 
-def _has_nan(kept: _Kept) -> Array:
+def _has_nan(kept: _UnmaskedScores) -> Array:
     """Whether a row has an unmasked NaN score."""
     return jnp.any(kept.where & jnp.isnan(kept.scores), axis=-1)
 
 
-def _least_ratio(pos: _Kept, unlabelled: _Kept, confidence: Array) -> tuple[Array, Array]:
+def _least_ratio(
+    pos: _UnmaskedScores, unlabelled: _UnmaskedScores, confidence: Array
+) -> tuple[Array, Array]:
     """Estimate and upper bound of rows that have positives and unlabelled samples."""
     q_p, error_p = _share_above(pos, pos.scores, confidence)
     q_u, error_u = _share_above(unlabelled, pos.scores, confidence)
@@ -222,7 +224,9 @@ def _least_ratio(pos: _Kept, unlabelled: _Kept, confidence: Array) -> tuple[Arra
     return jnp.minimum(ratio, upper), upper
 
 
-def _share_above(kept: _Kept, thresholds: Array, confidence: Array) -> tuple[Array, Array]:
+def _share_above(
+    kept: _UnmaskedScores, thresholds: Array, confidence: Array
+) -> tuple[Array, Array]:
     """Fraction of valid scores at or above each threshold, and its uniform (DKW) error bound."""
     n = jnp.maximum(kept.n, 1)
     above = (n[..., None] - count_below(kept.scores, thresholds, "left")).astype(thresholds.dtype)

@@ -24,7 +24,7 @@ ESTIMATES = {
 """Estimates of τ⁺, with their display names."""
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """Results on one problem and seed.
 
     Attributes:
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     auc: Array
 
 
-def measure(scores: Scores) -> Measured:
+def measure(scores: Scores) -> Measurement:
     """Evaluates all methods with the true τ⁺ and with its estimate from held-out positives."""
     truth = jnp.mean(scores.is_false, where=scores.labelled)
     estimates = _estimate(scores, truth)
@@ -57,7 +57,7 @@ def measure(scores: Scores) -> Measured:
             found[prior][name], table = _evaluate(p, scores.is_false, scores.labelled)
             tables.setdefault(name, table)
     own = weights.weights_auc(scores.neg, scores.is_false, where=scores.labelled)
-    return Measured(found, tables, {"truth": truth, **estimates}, own)
+    return Measurement(found, tables, {"truth": truth, **estimates}, own)
 
 
 @jax.jit  # once for all methods
@@ -98,6 +98,6 @@ def _estimate(scores: Scores, truth: Float[Array, ""]) -> dict[str, Array]:
     }
 
 
-def on_host(found: Measured) -> Measured:
+def on_host(found: Measurement) -> Measurement:
     """Returns the results as NumPy numbers."""
     return jax.tree.map(lambda x: np.asarray(x, np.float64), found)

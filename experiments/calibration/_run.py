@@ -19,7 +19,7 @@ from .. import _screen as screen
 from .._command import run
 from .._panels import STYLE, panels_of, save, write
 from ..recommend._config import SCHEMA
-from ._measure import ESTIMATES, MEASURES, PRIORS, Measured, measure, on_host
+from ._measure import ESTIMATES, MEASURES, PRIORS, Measurement, measure, on_host
 from ._options import Config, parse
 from ._posteriors import METHODS
 from ._truths import available, read_files
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(config: Config, folder: Path, console: Console) -> None:
-    found: dict[str, list[Measured]] = {}
+    found: dict[str, list[Measurement]] = {}
     posteriors: list[dict[str, Any]] = []
     estimates: list[dict[str, Any]] = []
     with console.status("") as status:
@@ -77,7 +77,7 @@ def _run(config: Config, folder: Path, console: Console) -> None:
     console.print(f"figure and numbers in {folder}")
 
 
-def _posterior_rows(found: Mapping[str, list[Measured]]) -> Iterable[dict[str, Any]]:
+def _posterior_rows(found: Mapping[str, list[Measurement]]) -> Iterable[dict[str, Any]]:
     """Yields mean and standard deviation over seeds, by truth, τ⁺ and method.
 
     ``skill`` is the relative decrease of the Brier score from that of the constant true τ⁺.
@@ -96,7 +96,7 @@ def _posterior_rows(found: Mapping[str, list[Measured]]) -> Iterable[dict[str, A
                 yield row | {"skill": 1 - row["brier"] / constant, "seeds": len(seeds)}
 
 
-def _estimate_rows(found: Mapping[str, list[Measured]]) -> Iterable[dict[str, Any]]:
+def _estimate_rows(found: Mapping[str, list[Measurement]]) -> Iterable[dict[str, Any]]:
     """Yields the estimates of τ⁺ by truth; their error is the mean absolute one over seeds."""
     for truth, seeds in found.items():
         known = np.array([each.tau_plus["truth"] for each in seeds])
@@ -117,7 +117,7 @@ def _std(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _reliability(found: Mapping[str, list[Measured]]) -> Iterable[list[Any]]:
+def _reliability(found: Mapping[str, list[Measurement]]) -> Iterable[list[Any]]:
     """Yields the non-empty bins of each truth and method, added up over seeds."""
     for truth, seeds in found.items():
         for method in seeds[0].tables:

@@ -12,7 +12,7 @@ from .. import _encoder_file as file
 from .._ranges import option_group
 from ..backbones import GRAPH_ENCODERS, make_backbone
 from ._config import _DATA, SCHEMA, Config
-from ._host import GraphLearned
+from ._host import TrainedGraphModel
 
 _DESCRIPTION = """Features of graphs, before the projection head, by the encoder of a run.
 
@@ -44,7 +44,7 @@ class Encoder(file.TrainedNetwork[Config]):
         )
 
 
-def save_encoder(folder: Path, learned: GraphLearned) -> None:
+def save_encoder(folder: Path, learned: TrainedGraphModel) -> None:
     """Writes the trained backbone, without the projection head."""
     file.save_backbone(folder, learned, n_in=learned.graphs.features.shape[1])
 
@@ -56,7 +56,7 @@ def load_encoder(folder: Path) -> Encoder:
       ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
     kept = file.open_encoder(folder, SCHEMA)
-    n_in = kept.told.get("n_in")
+    n_in = kept.metadata.get("n_in")
     if not isinstance(n_in, int):
         raise ValueError(f"{kept.path}: expected the number of features of a node, got {n_in}.")
     network = models.Network(make_backbone(kept.config.encoding, GRAPH_ENCODERS, n_in=n_in))

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from crl_jax import augment, data, models, pytree_dataclass
 
-from .._learned import Learned, in_parts
+from .._trained_model import TrainedModel, in_parts
 
 _ON_DEVICE = 10_000
 """Number of graphs on the device at a time, in the evaluation."""
@@ -128,8 +128,8 @@ class RowViews:
 
 
 @dataclass(frozen=True)
-class GraphLearned(Learned):
-    """Learned model of graphs, whose examples are their indices.
+class TrainedGraphModel(TrainedModel):
+    """Trained model of graphs, whose examples are their indices.
 
     Attributes:
       graphs: All graphs, on the host.
@@ -138,7 +138,7 @@ class GraphLearned(Learned):
     graphs: data.Graphs
 
     def features(self, examples: np.ndarray) -> jax.Array:
-        """See :meth:`Learned.features`."""
+        """See :meth:`TrainedModel.features`."""
         if not isinstance(self.task.augment, RowViews):
             return super().features(examples)
 
@@ -148,15 +148,15 @@ class GraphLearned(Learned):
         return in_parts(compute, examples, _ON_DEVICE)
 
     def two_views(self, examples: np.ndarray, seed: int) -> tuple[jax.Array, jax.Array]:
-        """See :meth:`Learned.two_views`."""
+        """See :meth:`TrainedModel.two_views`."""
         if not isinstance(self.task.augment, RowViews):
             return super().two_views(examples, seed)
         return self._on_device(examples).two_views(np.arange(len(examples)), seed)
 
-    def _on_device(self, places: np.ndarray) -> Learned:
+    def _on_device(self, places: np.ndarray) -> TrainedModel:
         graphs = models.GraphArrays.from_graphs(self.graphs.take(places))
         task = replace(self.task, augment=self.task.augment.on(graphs))
-        return Learned(task, self.params, self.model_state)
+        return TrainedModel(task, self.params, self.model_state)
 
 
 def measure_on(graphs: data.Graphs, measure: Any) -> Any:

@@ -12,17 +12,17 @@ from crl_jax import augment, data, metrics, models, tasks, train
 
 from .. import _truth as truth
 from .._knn import BANK, Voters, knn_among, train_knn, valid_knn
-from .._registry import settle
+from .._registry import resolve_flags
 from .._rundir import write_arrays
 from .._schema import absolute
 from .._study import Evaluation, OnStage, Run
 from .._task_study import TaskStudy
 from .._truth import evaluate_weights
 from ..backbones import GRAPH_ENCODERS, make_backbone
-from ..view_losses import LOSSES, check_tile, in_words, loss_arguments
+from ..view_losses import LOSSES, check_tile, describe_loss, loss_arguments
 from ._config import SCHEMA, Config, DataOptions
 from ._embed import save_encoder
-from ._host import GraphLearned, GraphRows, RowViews, measure_on, sizes_of
+from ._host import GraphRows, RowViews, TrainedGraphModel, measure_on, sizes_of
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
 _DESCRIPTION = """Learn representations of graphs without labels, by contrasting two views of
@@ -94,8 +94,8 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
     n_valid = round(options.valid_fraction * len(graphs))
     if not 0 < n_valid < len(graphs):
         raise ValueError(
-            f"--valid-fraction {options.valid_fraction:g} of {len(graphs)} graphs leaves nothing "
-            "to learn from, or to decide on."
+            f"--valid-fraction {options.valid_fraction:g} of {len(graphs)} graphs leaves no "
+            "training or no validation part."
         )
     learn, valid = np.sort(order[n_valid:]), np.sort(order[:n_valid])
     return Problem(graphs, learn, valid)
@@ -188,10 +188,10 @@ class GraphStudy(TaskStudy[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        said = [in_words(config.objective, swept)]
+        said = [describe_loss(config.objective, swept)]
         if "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
-        own = settle("encoder", config.encoding, GRAPH_ENCODERS)
+        own = resolve_flags("encoder", config.encoding, GRAPH_ENCODERS)
         said.append(f"{config.encoding.encoder} of {own['n_layers']} layers, width {own['width']}")
         return ", ".join(said)
 
@@ -207,13 +207,18 @@ class GraphStudy(TaskStudy[Config, Problem]):
 
     def trained(
         self, config: Config, problem: Problem, run: Run, fitted: train.FitResult
-    ) -> GraphLearned:
+    ) -> TrainedGraphModel:
         """See :meth:`Study.trained`."""
         learned = super().trained(config, problem, run, fitted)
-        return GraphLearned(learned.task, learned.params, learned.model_state, problem.graphs)
+        return TrainedGraphModel(learned.task, learned.params, learned.model_state, problem.graphs)
 
     def evaluate(
-        self, config: Config, problem: Problem, learned: GraphLearned, seed: int, on_stage: OnStage
+        self,
+        config: Config,
+        problem: Problem,
+        learned: TrainedGraphModel,
+        seed: int,
+        on_stage: OnStage,
     ) -> Evaluation:
         """Evaluates the features, and the weights of the loss.
 
@@ -228,7 +233,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
         )  # fmt: skip
         on_stage(f"evaluating seed {seed}: neighbours and views")
         of_knn = knn_among(_voters(config, problem, places), features)
-        found = {"svm": svm.accuracy, "knn": of_knn, **learned.of_views(places, seed)}
+        found = {"svm": svm.accuracy, "knn": of_knn, **learned.view_metrics(places, seed)}
         shown = None
         entry = LOSSES[config.objective.loss]
         if entry.weigh is not None:
@@ -236,20 +241,20 @@ class GraphStudy(TaskStudy[Config, Problem]):
             found, shown = {**found, **truth.metrics}, truth.calibration
         return Evaluation({n: float(value) for n, value in found.items()}, svm.accuracies, shown)
 
-    def save(self, learned: GraphLearned, folder: Path) -> None:
+    def save(self, learned: TrainedGraphModel, folder: Path) -> None:
         """Writes the encoder, and the features of all graphs."""
         save_encoder(folder, learned)
         places = np.arange(len(learned.graphs), dtype=np.int32)
         write_arrays(folder / FEATURES, features=np.asarray(learned.features(places)))
 
     def draw(
-        self, config: Config, problem: Problem, learned: GraphLearned, evaluation: Evaluation,
+        self, config: Config, problem: Problem, learned: TrainedGraphModel, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Draws a t-SNE plot of graphs."""
-        from .._plots import draw_embedding, pictured  # Matplotlib is slow to import
+        from .._plots import draw_embedding, plotted_slice  # Matplotlib is slow to import
 
-        places = problem.all[pictured(len(problem.all))]
+        places = problem.all[plotted_slice(len(problem.all))]
         draw_embedding(
             folder / EMBEDDING, np.asarray(learned.features(places)), problem.labels(places),
             problem.graphs.classes, f"{title}: graphs by t-SNE", config.protocol.seed,

@@ -138,10 +138,10 @@ def _check_together(config: Config) -> None:
     shared.check_search(config.protocol)
     method = METHODS[config.method.method]
     if not method.takes_loss and config.objective != LossOptions():
-        takers = ", ".join(name for name, of in METHODS.items() if of.takes_loss)
+        methods = ", ".join(name for name, of in METHODS.items() if of.takes_loss)
         raise ValueError(
             f"--method {config.method.method} has its own loss; --loss and its numbers are for "
-            f"{takers}."
+            f"{methods}."
         )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from crl_jax import data, metrics, tasks, train
 
-from .._learned import BLOCK, ON_DEVICE, Learned, in_parts, neighbours
 from .._study import Evaluation
+from .._trained_model import BLOCK, ON_DEVICE, TrainedModel, in_parts, neighbours
 from ._config import ProtocolOptions
 
 _FEW_CLASSES = 10
@@ -18,8 +18,8 @@ _FEW_CLASSES = 10
 
 
 def evaluate_features(
-    options: ProtocolOptions, part: data.Images, test: data.Images, learned: Learned, seed: int,
-    on_device: bool,
+    options: ProtocolOptions, part: data.Images, test: data.Images, learned: TrainedModel,
+    seed: int, on_device: bool,
 ) -> Evaluation:  # fmt: skip
     """Evaluates features with a linear classifier and a kNN classifier.
 
@@ -42,7 +42,9 @@ def evaluate_features(
       correctly.
     """
     n_classes = len(part.classes)
-    of_views = {name: float(value) for name, value in learned.of_views(test.images, seed).items()}
+    of_views = {
+        name: float(value) for name, value in learned.view_metrics(test.images, seed).items()
+    }
     if not n_classes:
         return Evaluation(of_views, np.zeros(0))
     known = test.take(test.labels >= 0)
@@ -82,7 +84,7 @@ def _published(
     options: ProtocolOptions,
     part: data.Images,
     test: data.Images,
-    learned: Learned,
+    learned: TrainedModel,
     dim: int,
     seed: int,
     on_device: bool,

@@ -64,8 +64,8 @@ def load_problem(
         held_out[evenly(train.labels, round(share * np.sum(train.labels >= 0)), seeds[2])] = True
         if not held_out.any() or held_out.all():
             raise ValueError(
-                f"--valid-fraction {share:g} of {len(train)} images leaves nothing to learn from, "
-                "or to decide on."
+                f"--valid-fraction {share:g} of {len(train)} images leaves no training "
+                "or no validation part."
             )
         learn, valid = train.take(~held_out), train.take(held_out)
     if split.unlabelled is not None:

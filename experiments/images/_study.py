@@ -12,27 +12,27 @@ from crl_jax import data, tasks, train
 from .. import _truth as truth
 from .._encoder_file import save_backbone
 from .._knn import BANK, Voters, train_knn, valid_knn
-from .._learned import Learned, measured_of_views
-from .._registry import settle
+from .._registry import resolve_flags
 from .._schema import absolute
 from .._study import Evaluation, OnStage
 from .._study_options import refuse_labels
 from .._task_study import TaskStudy
+from .._trained_model import TrainedModel, measured_of_views
 from .._truth import evaluate_weights
 from ..backbones import IMAGE_ENCODERS, check_view_size, make_backbone
 from ..configs import cifar10_small, resnet50
 from ..view_losses import (
     IMAGE_LOSSES,
     check_tile,
+    describe_loss,
     hardness_of_classes,
     loss_arguments,
     share_of_classes,
 )
-from ..view_losses import in_words as loss_in_words
 from ._config import SCHEMA, Config
 from ._evaluate import evaluate_features
 from ._problem import Problem, evenly, labelled, load_problem
-from ._views import in_words, make_views, settle_views
+from ._views import describe_views, make_views, resolve_views
 from .methods import METHODS, Parts
 
 RECIPES: dict[str, Config] = {**resnet50.CONFIGS, **cifar10_small.CONFIGS}
@@ -111,7 +111,7 @@ class Images(TaskStudy[Config, Problem]):
             asked = {f"--method {name}": (METHODS[name].needs_labels, "other methods need none")}
             refuse_labels(config, self.unit, asked, but=("probe", "probe_epochs"))
         source = absolute(config.source, "data", but=("digits", *data.IMAGE_SETS))
-        views = settle_views(config.views, problem.train.images)
+        views = resolve_views(config.views, problem.train.images)
         check_view_size(config.encoding, views.view_size)
         config = replace(config, source=replace(source, labels=n_classes > 0), views=views)
         return self.complete_entries(
@@ -127,7 +127,7 @@ class Images(TaskStudy[Config, Problem]):
         backbone = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=n_channels)
         views = make_views(config.views)
         parts = Parts(backbone, options.head, views, loss, options.tile, part)
-        return chosen.make(parts, **settle("method", config.method, METHODS, tuple(numbers)))
+        return chosen.make(parts, **resolve_flags("method", config.method, METHODS, tuple(numbers)))
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
         """Returns batches of images, with labels if there are classes."""
@@ -161,10 +161,10 @@ class Images(TaskStudy[Config, Problem]):
         method, swept = METHODS[config.method.method], SCHEMA.axes(config)
         said = [config.method.method]
         if method.takes_loss:
-            said.append(loss_in_words(config.objective, tuple(swept), IMAGE_LOSSES))
+            said.append(describe_loss(config.objective, tuple(swept), IMAGE_LOSSES))
         if method.takes_temperature and "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
-        width = settle("encoder", config.encoding, IMAGE_ENCODERS).get("width")
+        width = resolve_flags("encoder", config.encoding, IMAGE_ENCODERS).get("width")
         width = f" of width {width}" if width else ""
         said.append(f"{config.encoding.encoder}{width}")
         return ", ".join(said)
@@ -179,10 +179,10 @@ class Images(TaskStudy[Config, Problem]):
             f"{height} × {width} × {channels}, "
             f"{f'{n_classes} classes' if n_classes else 'no labels'}"
         )
-        yield in_words(config.views)
+        yield describe_views(config.views)
 
     def evaluate(
-        self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
+        self, config: Config, problem: Problem, learned: TrainedModel, seed: int, on_stage: OnStage
     ) -> Evaluation:
         """Evaluates the features, and the weights of the loss with their calibration."""
         found = evaluate_features(
@@ -206,21 +206,21 @@ class Images(TaskStudy[Config, Problem]):
         augment = make_views(config.views)
         draw_views(folder / VIEWS, augment, problem.train, config.protocol.seed)
 
-    def save(self, learned: Learned, folder: Path) -> None:
+    def save(self, learned: TrainedModel, folder: Path) -> None:
         """See :meth:`TaskStudy.save`."""
         save_backbone(folder, learned)
 
     def draw(
-        self, config: Config, problem: Problem, learned: Learned, evaluation: Evaluation,
+        self, config: Config, problem: Problem, learned: TrainedModel, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Draws the calibration, if there is one, and a t-SNE plot of test images."""
-        from .._plots import draw_embedding, pictured
+        from .._plots import draw_embedding, plotted_slice
         from ._plots import draw_posterior
 
         if evaluation.shown is not None:
             draw_posterior(folder / POSTERIOR, evaluation.shown, title)
-        some = problem.test.take(pictured(len(problem.test)))
+        some = problem.test.take(plotted_slice(len(problem.test)))
         draw_embedding(
             folder / EMBEDDING, np.asarray(learned.features(some.images)), some.labels,
             some.classes, f"{title}: test images by t-SNE", config.protocol.seed,

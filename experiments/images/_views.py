@@ -10,7 +10,7 @@ from .._program import flag
 from ._config import ViewOptions
 
 
-def settle_views(options: ViewOptions, images: np.ndarray | data.DiskArray) -> ViewOptions:
+def resolve_views(options: ViewOptions, images: np.ndarray | data.DiskArray) -> ViewOptions:
     """Returns the flags with unset values filled in, as a function of the uint8 images."""
     side, *_, n_channels = images.shape[1:]
     grey = n_channels == 1
@@ -39,7 +39,7 @@ def settle_views(options: ViewOptions, images: np.ndarray | data.DiskArray) -> V
 
 
 def make_views(options: ViewOptions) -> augment.ImageAugmentation:
-    """Returns the augmentation for the flags returned by :func:`settle_views`."""
+    """Returns the augmentation for the flags returned by :func:`resolve_views`."""
     strength = options.jitter
     assert strength is not None
     assert options.view_size is not None
@@ -63,7 +63,7 @@ def make_views(options: ViewOptions) -> augment.ImageAugmentation:
     )
 
 
-def in_words(options: ViewOptions) -> str:
+def describe_views(options: ViewOptions) -> str:
     """Formats the resolved flags as on the command line."""
     values = ((of.name, getattr(options, of.name)) for of in fields(options))
     shown = (

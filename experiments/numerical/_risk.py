@@ -40,7 +40,7 @@ _QUANTITIES = {
 }
 
 
-class Unseen(NamedTuple):
+class UnseenItems(NamedTuple):
     """Unseen items of each pair of a user and a positive.
 
     Attributes:
@@ -58,7 +58,7 @@ class Unseen(NamedTuple):
     is_false: Bool[Array, "pairs items"]
 
 
-def draw_unseen(key: Key[Array, ""], n_pairs: int, n_items: int) -> Unseen:
+def draw_unseen(key: Key[Array, ""], n_pairs: int, n_items: int) -> UnseenItems:
     """Draws priors between 0 and 0.2, labels and scores."""
     v = jax.random.uniform(key, (n_pairs, 3 * n_items + 1), minval=1e-6, maxval=1 - 1e-6)
     for_prior, for_label, for_score, own = jnp.split(v, (n_items, 2 * n_items, 3 * n_items), -1)
@@ -69,11 +69,11 @@ def draw_unseen(key: Key[Array, ""], n_pairs: int, n_items: int) -> Unseen:
     info = samplers.informativeness(pos, scores)
     posterior = samplers.unbiasedness(below, prior)
     estimated = samplers.unbiasedness(stats.ecdf(scores), prior)
-    return Unseen(info, scores, posterior, estimated, is_false)
+    return UnseenItems(info, scores, posterior, estimated, is_false)
 
 
 @partial(jax.jit, static_argnames=("size",))
-def measure(unseen: Unseen, *, size: int) -> dict[str, dict[str, Float[Array, ""]]]:
+def measure(unseen: UnseenItems, *, size: int) -> dict[str, dict[str, Float[Array, ""]]]:
     """Returns the quality of the negatives of each rule, for a number of candidates.
 
     The candidates of a pair are its first ``size`` items, which are independent of each other.

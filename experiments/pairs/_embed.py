@@ -19,7 +19,7 @@ from ..backbones import IMAGE_ENCODERS, make_backbone
 from ..images._embed import channels_of, embed_images
 from ..images._views import make_views
 from ._config import SCHEMA, Config
-from ._evaluate import Found
+from ._evaluate import EmbeddedTestPart
 
 _DESCRIPTION = """Images or texts in the space that a run learned, as vectors of length 1: what
 belongs together is near.
@@ -94,7 +94,7 @@ class SavedTowers:
         return np.asarray(losses.normalize(jnp.asarray(embedded)))
 
 
-def save_towers(folder: Path, found: Found) -> None:
+def save_towers(folder: Path, found: EmbeddedTestPart) -> None:
     """Writes both networks, including their projections, and the vocabulary."""
     learned = found.learned
     both = learned.task.network_variables(learned.params, learned.model_state)

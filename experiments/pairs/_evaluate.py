@@ -11,8 +11,8 @@ import numpy as np
 from crl_jax import data, losses, metrics, train
 
 from .._bert import Encoder
-from .._learned import BLOCK, ON_DEVICE, Learned
 from .._study import Evaluation
+from .._trained_model import BLOCK, ON_DEVICE, TrainedModel
 from .._truth import evaluate_scores
 from ..view_losses import PairLoss
 from ._problem import Part, Problem
@@ -45,7 +45,7 @@ def measure_recall(
 
 
 @dataclass(frozen=True)
-class Found:
+class EmbeddedTestPart:
     """A trained model, and its embeddings of the test part.
 
     Attributes:
@@ -56,21 +56,21 @@ class Found:
       encoder: The tokenizer and text encoder before training.
     """
 
-    learned: Learned
+    learned: TrainedModel
     test: data.CaptionedImages
     images: jax.Array
     texts: jax.Array
     encoder: Encoder
 
     @classmethod
-    def of(cls, learned: Learned, problem: Problem) -> "Found":
+    def from_model(cls, learned: TrainedModel, problem: Problem) -> "EmbeddedTestPart":
         """Creates an instance by embedding the test part."""
         test = problem.test
         images, texts = _embedded(learned, test.captioned.images, test.tokens)
         return cls(learned, test.captioned, images, texts, problem.encoder)
 
 
-def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:
+def _embedded(learned: TrainedModel, images: Any, tokens: Any) -> Any:
     embed = partial(_embed, learned.task, learned.params, learned.model_state)
     tokens = jax.tree.map(jnp.asarray, tokens)
     of_images, of_texts = embed(jnp.asarray(images[:ON_DEVICE]), tokens)
@@ -82,7 +82,7 @@ def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:
     return jnp.concatenate([of_images, *rest]), of_texts
 
 
-def evaluate_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:
+def evaluate_retrieval(found: EmbeddedTestPart) -> tuple[dict[str, float], np.ndarray]:
     """Evaluates image-to-text and text-to-image retrieval.
 
     Returns:
@@ -131,7 +131,7 @@ def chance(query_ids: np.ndarray, answer_ids: np.ndarray, k: int) -> float:
     return float(np.mean(1 - missed))
 
 
-def evaluate_classes(found: Found, train: Part) -> dict[str, float]:
+def evaluate_classes(found: EmbeddedTestPart, train: Part) -> dict[str, float]:
     """Computes ``zero_shot``, the accuracy of zero-shot classification of images by texts.
 
     The classes are the groups of the test part, and the prompts of a class are its texts in the
@@ -158,7 +158,7 @@ def evaluate_classes(found: Found, train: Part) -> dict[str, float]:
     return {"zero_shot": float(np.mean(classes[np.asarray(told)] == groups[known]))}
 
 
-def evaluate_space(found: Found) -> dict[str, float]:
+def evaluate_space(found: EmbeddedTestPart) -> dict[str, float]:
     """Computes the alignment of pairs, and the uniformity of images and of texts."""
     of_text = found.test.image_of_text
     some = slice(None, None, max(1, len(of_text) // _PAIRS))
@@ -170,7 +170,7 @@ def evaluate_space(found: Found) -> dict[str, float]:
     }
 
 
-def evaluate_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
+def evaluate_negatives(found: EmbeddedTestPart, entry: PairLoss) -> dict[str, float]:
     """Computes the metrics of false-negative weights; none without groups of equal images."""
     test, learned = found.test, found.learned
     if test.groups is None:
@@ -190,7 +190,7 @@ def evaluate_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
     ).metrics
 
 
-def evaluate_pairs(found: Found, problem: Problem, entry: PairLoss) -> Evaluation:
+def evaluate_pairs(found: EmbeddedTestPart, problem: Problem, entry: PairLoss) -> Evaluation:
     """Computes all test metrics, with the reciprocal ranks of the queries as cases."""
     of_retrieval, by_query = evaluate_retrieval(found)
     rest = evaluate_classes(found, problem.train) | evaluate_space(found)

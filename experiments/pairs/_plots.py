@@ -7,14 +7,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .._plots import save_figure
-from ._evaluate import Found
+from ._evaluate import EmbeddedTestPart
 
 _TEXTS, _IMAGES = 6, 8
 _WIDTH = 26
 _RIGHT = "#2a9d3f"
 
 
-def draw_retrieval(path: Path, found: Found, title: str) -> None:
+def draw_retrieval(path: Path, found: EmbeddedTestPart, title: str) -> None:
     """Draws some test texts, and the nearest images of each, with relevant images framed.
 
     Args:

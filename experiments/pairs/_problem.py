@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int, Key
 from crl_jax.data import CaptionedImages, Tokens, load_captioned
 
 from .._bert import Encoder, load_encoder
-from .._program import spoken
+from .._program import rename_arguments
 from .._study import OnStage
 from ._config import DataOptions, TextOptions
 
@@ -52,7 +52,7 @@ class Part:
     tokens: Tokens
 
     @classmethod
-    def of(cls, captioned: CaptionedImages, encoder: Encoder) -> "Part":
+    def from_captioned(cls, captioned: CaptionedImages, encoder: Encoder) -> "Part":
         """Creates an instance by tokenizing the texts for the encoder."""
         return cls(captioned, encoder.words.encode(captioned.texts, encoder.length))
 
@@ -134,7 +134,9 @@ def load_problem(
         )
     on_stage("cutting the texts")
     told = split.train.take(np.unique(split.train.image_of_text))
-    with spoken(width="--text-width", size="--text-vocab-size"):
+    with rename_arguments(width="--text-width", size="--text-vocab-size"):
         encoder = load_encoder(text.bert, told.texts, text.length)
-    train, valid, test = (Part.of(part, encoder) for part in (told, split.valid, split.test))
+    train, valid, test = (
+        Part.from_captioned(part, encoder) for part in (told, split.valid, split.test)
+    )
     return Problem(train, valid, test, encoder)

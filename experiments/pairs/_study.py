@@ -13,8 +13,8 @@ import numpy as np
 from crl_jax import tasks, train
 
 from .. import _truth as truth
-from .._bert import Encoder, layers, settled
-from .._registry import settle
+from .._bert import Encoder, layers, resolve_bert
+from .._registry import resolve_flags
 from .._rundir import write_arrays
 from .._schema import absolute
 from .._study import Evaluation, OnStage, Run
@@ -23,10 +23,10 @@ from ..backbones import IMAGE_ENCODERS, check_view_size
 from ..configs import flickr8k, pictograms
 from ..images import _views as views
 from ..images._views import make_views
-from ..view_losses import PAIR_LOSSES, UNKNOWN_SHARE, check_tile, in_words, loss_arguments
+from ..view_losses import PAIR_LOSSES, UNKNOWN_SHARE, check_tile, describe_loss, loss_arguments
 from ._config import SCHEMA, TEXT, Config, TextOptions, TrainOptions
 from ._embed import networks_of, save_towers
-from ._evaluate import KS, Found, evaluate_pairs, measure_recall
+from ._evaluate import KS, EmbeddedTestPart, evaluate_pairs, measure_recall
 from ._problem import Problem, draw_caption, load_problem
 
 RECIPES: dict[str, Config] = {**flickr8k.CONFIGS, **pictograms.CONFIGS}
@@ -40,7 +40,7 @@ contrastive loss (CLIP, SigLIP), and evaluate their retrieval on a test part.
 
   {program}                                   digits, with texts of their names
   {program} --data FOLDER --loss siglip       your own images with texts
-  {program} --recipe NAME [flags]             settings that two cores can do:
+  {program} --recipe NAME [flags]             settings for two processor cores:
       {recipes}
   {program} --config FILE [flags]             a configuration in JSON, TOML or YAML
   {program} embed --run DIR --images FOLDER   images, or --texts FILE, in the space of a run
@@ -59,7 +59,7 @@ def _names() -> dict[str, str]:
 NAMES = _names() | {
     "chance_recall@1": "recall@1 by chance",
     "chance_recall@10": "recall@10 by chance",
-    "zero_shot": "accuracy of classes told by texts",
+    "zero_shot": "accuracy of classes by the nearest text",
     "alignment": "alignment of pairs",
     "image_uniformity": "uniformity of images",
     "text_uniformity": "uniformity of texts",
@@ -87,26 +87,26 @@ class Pairs(TaskStudy[Config, Problem]):
     def check(self, config: Config) -> None:
         """See :meth:`Study.check`."""
         super().check(config)
-        _settled_training(config.training, config.objective.loss)
+        _resolve_training(config.training, config.objective.loss)
         has_states = PAIR_LOSSES[loss := config.objective.loss].has_states
         check_tile(config, PAIR_LOSSES, f"--loss {loss}" if has_states else None)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
         on_disk = config.training.batches == "disk"
-        return load_problem(config.source, _settled_text(config.text), on_stage, on_disk)
+        return load_problem(config.source, _resolve_text(config.text), on_stage, on_disk)
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
         share = problem.equal_share
-        shown = views.settle_views(config.views, problem.train.captioned.images)
+        shown = views.resolve_views(config.views, problem.train.captioned.images)
         check_view_size(config.encoding, shown.view_size)
         config = replace(
             config,
             source=absolute(config.source, "data", but=("digits",)),
             views=shown,
             text=_as_loaded(absolute(config.text, "weights"), problem.encoder),
-            training=_settled_training(config.training, config.objective.loss),
+            training=_resolve_training(config.training, config.objective.loss),
         )
         if not problem.grouped:
             _refuse_groups(config)
@@ -124,7 +124,7 @@ class Pairs(TaskStudy[Config, Problem]):
         if options.learn_temperature:
             learned["temperature"] = loss["hyperparams"].pop("temperature")
             learned["min_temperature"] = options.least_temperature
-        values = settle("loss", config.objective, PAIR_LOSSES, tuple(numbers)) | numbers
+        values = resolve_flags("loss", config.objective, PAIR_LOSSES, tuple(numbers)) | numbers
         if "bias" in entry.settings:
             learned["bias"] = values["bias"]
         make: Callable[..., tasks.CLIP | tasks.SogCLIP] = tasks.CLIP
@@ -158,11 +158,11 @@ class Pairs(TaskStudy[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        said = [in_words(config.objective, swept, PAIR_LOSSES)]
+        said = [describe_loss(config.objective, swept, PAIR_LOSSES)]
         if "temperature" not in swept:
             kept = "from " if config.training.learn_temperature else ""
             said.append(f"temperature {kept}{config.training.temperature:g}")
-        width = settle("encoder", config.encoding, IMAGE_ENCODERS)["width"]
+        width = resolve_flags("encoder", config.encoding, IMAGE_ENCODERS)["width"]
         said.append(f"{config.encoding.encoder} of width {width}")
         text = config.text
         if text.weights is None:
@@ -181,8 +181,8 @@ class Pairs(TaskStudy[Config, Problem]):
             for counts in (map(len, parts), (len(part.texts) for part in parts))
         )
         yield (
-            f"{images} images of {height} × {width} × {channels} and {texts} texts to learn from, "
-            "validate and test by"
+            f"{images} images of {height} × {width} × {channels} and {texts} texts for training, "
+            "validation and test"
         )
         words, length = problem.encoder.words, problem.encoder.length
         lengths = words.lengths(parts[0].texts)
@@ -192,19 +192,26 @@ class Pairs(TaskStudy[Config, Problem]):
         )
         if (share := problem.equal_share) is not None:
             yield f"{share:.2%} of the pairs of training images are equal, by their groups"
-        yield views.in_words(config.views)
+        yield views.describe_views(config.views)
 
-    def trained(self, config: Config, problem: Problem, run: Run, fitted: train.FitResult) -> Found:
+    def trained(
+        self, config: Config, problem: Problem, run: Run, fitted: train.FitResult
+    ) -> EmbeddedTestPart:
         """See :meth:`TaskStudy.trained`."""
-        return Found.of(super().trained(config, problem, run, fitted), problem)
+        return EmbeddedTestPart.from_model(super().trained(config, problem, run, fitted), problem)
 
     def evaluate(
-        self, config: Config, problem: Problem, learned: Found, seed: int, on_stage: OnStage
+        self,
+        config: Config,
+        problem: Problem,
+        learned: EmbeddedTestPart,
+        seed: int,
+        on_stage: OnStage,
     ) -> Evaluation:
         """Evaluates retrieval, with reciprocal ranks as cases."""
         return evaluate_pairs(learned, problem, PAIR_LOSSES[config.objective.loss])
 
-    def save(self, learned: Found, folder: Path) -> None:
+    def save(self, learned: EmbeddedTestPart, folder: Path) -> None:
         """Writes both networks, and the test embeddings with their image-text correspondence."""
         save_towers(folder, learned)
         test = learned.test
@@ -216,7 +223,7 @@ class Pairs(TaskStudy[Config, Problem]):
         )  # fmt: skip
 
     def draw(
-        self, config: Config, problem: Problem, learned: Found, evaluation: Evaluation,
+        self, config: Config, problem: Problem, learned: EmbeddedTestPart, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Draws the images retrieved by some texts."""
@@ -225,7 +232,7 @@ class Pairs(TaskStudy[Config, Problem]):
         draw_retrieval(folder / RETRIEVAL, learned, title)
 
 
-def _settled_text(options: TextOptions) -> TextOptions:
+def _resolve_text(options: TextOptions) -> TextOptions:
     """Returns the flags with defaults that differ from those of other commands."""
     if options.weights is not None or options.text_n_layers is not None:
         return options
@@ -234,13 +241,13 @@ def _settled_text(options: TextOptions) -> TextOptions:
 
 def _as_loaded(options: TextOptions, encoder: Encoder) -> TextOptions:
     """Returns the flags with unset values filled in from the loaded encoder."""
-    found = settled(_settled_text(options).bert, encoder)
+    found = resolve_bert(_resolve_text(options).bert, encoder)
     lowercase = found.pop("lowercase")
     own = {TEXT + name: value for name, value in found.items()}
     return replace(options, length=encoder.length, lowercase=lowercase, **own)
 
 
-def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
+def _resolve_training(options: TrainOptions, loss: str) -> TrainOptions:
     """Returns the flags with unset values filled in with the defaults of the loss.
 
     Raises:

@@ -14,7 +14,7 @@ from crl_jax import metrics
 from .._mesh import mesh_of
 from .._progress import Display, reading
 from .._rundir import write_csv
-from .._screen import cell, of_seeds
+from .._screen import cell, seeds_suffix
 from .._study import Evaluation, OnStage, SearchResult, Study
 from . import _baselines as baselines
 from ._advice import advise_on_search
@@ -23,7 +23,7 @@ from ._config import SCHEMA, Config
 from ._features import cold_metrics, cold_references
 from ._problem import Problem, load_problem, named
 from ._ranking import VALIDATION_K
-from ._saved import Learned, scored
+from ._saved import RankingModel, scored
 from .fitted import MODELS
 
 BASELINES, COLD = "baselines.csv", "cold_baselines.csv"
@@ -76,7 +76,7 @@ class RecommenderStudy(Study[Config, Problem]):
             yield f"columns of {Path(columns.origin).name}: {columns}"
 
     def evaluate(
-        self, config: Config, problem: Problem, learned: Learned, seed: int,
+        self, config: Config, problem: Problem, learned: RankingModel, seed: int,
         on_stage: OnStage,
     ) -> Evaluation:  # fmt: skip
         """Computes the ranking metrics of the test set."""
@@ -209,7 +209,7 @@ def _display_order(name: str) -> tuple[int, int]:
 
 def _metrics_table(per_seed: list[dict[str, float]]) -> Table:
     """Metrics by rows, cut-offs by columns; those without a cut-off in the first column."""
-    table = Table(title=f"Test set{of_seeds(len(per_seed))}")
+    table = Table(title=f"Test set{seeds_suffix(len(per_seed))}")
     ks = sorted({int(name.partition("@")[2]) for name in per_seed[0] if "@" in name})
     table.add_column("metric")
     for k in ks:

@@ -7,7 +7,7 @@ import numpy as np
 
 from crl_jax import metrics, models
 
-from .._processes import agreed
+from .._processes import broadcast_from_first
 from .._study import Member, OnStage, SearchResult
 from ._config import Config
 from ._problem import Problem
@@ -70,7 +70,11 @@ def blended(
     is_any = may_change_encoder(config)  # otherwise, a model with the named encoder remains
     is_own = [is_any or i < len(searched.blend) for i in range(len(candidates))]
     chosen, values = choose(score, start, is_own, config.protocol.blend)
-    found = [member for member, is_in in zip(candidates, chosen, strict=True) if agreed(is_in)]
+    found = [
+        member
+        for member, is_in in zip(candidates, chosen, strict=True)
+        if broadcast_from_first(is_in)
+    ]
     return _selected(searched, found, float(values.mean()))
 
 

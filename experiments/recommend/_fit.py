@@ -22,7 +22,7 @@ from ._config import SCHEMA, TRAINING, Config, anchor
 from ._problem import Problem
 from ._ranking import VALIDATION_K
 from ._saved import RECOMMENDER, Model, save_model
-from .fitted import MODELS, PREFIX, settle_model
+from .fitted import MODELS, PREFIX, resolve_model_flags
 
 
 class Fit(RecommenderStudy):
@@ -67,14 +67,14 @@ class Fit(RecommenderStudy):
         for name in ("seeds", "search_seeds"):
             if (n := getattr(protocol, name)) > 1 and not MODELS[model].has_seed:
                 raise ValueError(f"--model {model} has no seed: omit {flag(name)} {n}.")
-        settle_model(config.encoding, swept)
+        resolve_model_flags(config.encoding, swept)
         if protocol.sweep and config.source.valid_fraction == 0:
             raise ValueError("--valid-fraction 0 leaves no data to decide a --sweep on.")
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
         swept = tuple(SCHEMA.axes(config))
-        encoding = filled(config.encoding, settle_model(config.encoding, swept), swept)
+        encoding = filled(config.encoding, resolve_model_flags(config.encoding, swept), swept)
         return replace(anchor(config), encoding=encoding)
 
     def check_step(self, config: Config, problem: Problem) -> None:
@@ -87,7 +87,7 @@ class Fit(RecommenderStudy):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        values = settle_model(config.encoding, swept).items()
+        values = resolve_model_flags(config.encoding, swept).items()
         fixed = [
             f"{n.removeprefix(PREFIX)}={value:g}" for n, value in values if n not in swept
         ]  # fmt: skip
@@ -184,7 +184,7 @@ def fit_point(
     config: Config, part: data.Interactions, point: dict[str, float], seed: int
 ) -> baselines.FittedBaseline:
     """Fits the model of a configuration at a point of its sweep."""
-    values = settle_model(config.encoding, tuple(point)) | point
+    values = resolve_model_flags(config.encoding, tuple(point)) | point
     return MODELS[config.encoding.model].make(values, seed).fit(part)
 
 

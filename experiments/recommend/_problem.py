@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from crl_jax import data, metrics
 
-from .._program import flag, spoken
+from .._program import flag, rename_arguments
 from .._study import OnStage
 from ._options import DataOptions
 
@@ -60,7 +60,7 @@ class Problem:
     @cached_property
     def layout(self) -> metrics.EvalLayout:
         """Layout of the evaluation on the test set, in which known items are masked."""
-        with spoken(test="the test part", train="the training part"):
+        with rename_arguments(test="the test part", train="the training part"):
             return metrics.eval_layout(self.known, self.test)
 
     @cached_property
@@ -74,7 +74,7 @@ class Problem:
         """Layout of the evaluation among each user's items of the test part; see ``exposed``."""
         if self.exposed is None:
             return None
-        with spoken(test="the test part", train="the training part"):
+        with rename_arguments(test="the test part", train="the training part"):
             return metrics.eval_layout(self.known, self.test, candidates=self.exposed)
 
     def exposed_metrics(
@@ -164,7 +164,7 @@ def load_problem(
     loaded, columns, tau_plus = _load(options, on_stage, on_read)
     on_stage("splitting")
     loaded, cold = _hold_out_items(loaded, options)
-    with spoken(k="--leave-last-k", seed="--split-seed", data=f"--data {options.data}"):
+    with rename_arguments(k="--leave-last-k", seed="--split-seed", data=f"--data {options.data}"):
         split = loaded if isinstance(loaded, data.Split) else _cut_test(loaded, options)
     exposed = None
     if options.test_rating is not None:
@@ -237,7 +237,7 @@ def _hold_out_items(
             f"--cold-items holds items out of all interactions, but --data {options.data} has a "
             "test part: name a --split, which merges its parts."
         )
-    with spoken(fraction="--cold-items"):
+    with rename_arguments(fraction="--cold-items"):
         cut = data.hold_out_items(loaded, fraction=options.cold_items, seed=options.split_seed)
     return cut.train, cut.test
 

@@ -12,18 +12,18 @@ from crl_jax import data, models, samplers, tasks, train
 
 from .._mesh import mesh_of
 from .._processes import checkpoint
-from .._program import spoken
-from .._registry import filled, settle
+from .._program import rename_arguments
+from .._registry import filled, resolve_flags
 from .._study import OnEntry, Runs
 from ._config import SCHEMA, Config
 from ._options import ContrastOptions, EncoderOptions
 from ._problem import Problem
 from ._update import optimizer_of
-from .contrasts import resolve_contrast, settle_contrast
+from .contrasts import resolve_contrast, resolve_contrast_flags
 from .contrasts import swept_fields as swept_of_contrast
 from .encoders import ENCODERS, resolve_encoder
-from .objectives import OBJECTIVES, Settled, resolve
-from .sampling import SAMPLERS, Context, resolve_sampler, settle_sampler
+from .objectives import OBJECTIVES, ResolvedObjective, resolve
+from .sampling import SAMPLERS, Context, resolve_sampler, resolve_sampler_flags
 from .start import default_epochs
 
 VALIDATION_K = 20
@@ -50,19 +50,19 @@ def fit_defaults(config: Config, part: data.Interactions) -> Config:
     return config
 
 
-def objective_of(config: Config) -> Settled:
+def objective_of(config: Config) -> ResolvedObjective:
     """Returns the loss with its hyper-parameters and defaults."""
     return resolve(config.objective, swept_names(config))
 
 
-def settle_options(config: Config) -> Config:
+def resolve_options(config: Config) -> Config:
     """Returns the configuration with the defaults that do not depend on the data.
 
     Raises:
       ValueError: If flags contradict each other.
     """
     swept, objective = swept_names(config), objective_of(config)
-    settle_sampler(config.sampling, swept, objective.sampler)
+    resolve_sampler_flags(config.sampling, swept, objective.sampler)
     values = dict(objective.values)
     if issubclass(SAMPLERS[config.sampling.sampler].source, samplers.InBatch):
         if (n_neg := getattr(config.objective, "n_neg", None)) is not None:
@@ -72,8 +72,8 @@ def settle_options(config: Config) -> Config:
             )
         values.pop("n_neg", None)
     encoding = objective.similar(config.encoding)
-    encoding = filled(encoding, settle("encoder", encoding, ENCODERS, swept), swept)
-    of_contrast = settle_contrast(config.contrasting, encoding.encoder, swept)
+    encoding = filled(encoding, resolve_flags("encoder", encoding, ENCODERS, swept), swept)
+    of_contrast = resolve_contrast_flags(config.contrasting, encoding.encoder, swept)
     return replace(
         config,
         objective=filled(config.objective, values, swept),
@@ -132,7 +132,7 @@ def train_runs(
     numbers = scaled_rates(config, numbers)
     epochs = numbers.get("epochs", options.epochs)
     runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)), place)
-    with spoken(test="the validation part", train="the training part"):
+    with rename_arguments(test="the validation part", train="the training part"):
         return tasks.fit_ranking(
             part,
             valid,
@@ -181,7 +181,9 @@ def scaled_rates(config: Config, numbers: dict[str, Any]) -> dict[str, Any]:
     return {name: x * scale if name == "lr" else x for name, x in numbers.items()}
 
 
-def sweep_paths(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
+def sweep_paths(
+    config: Config, objective: ResolvedObjective, numbers: dict[str, Any]
+) -> dict[str, Any]:
     """Returns swept numbers by the paths of :func:`crl_jax.tasks.fit_ranking`."""
     names = {
         "lr": "optimizer.learning_rate",

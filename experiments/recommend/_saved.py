@@ -19,12 +19,12 @@ from .encoders import ENCODERS
 MODEL, RECOMMENDER = "model.npz", "recommender.npz"
 FITTED = "seed-{}.npz"
 """Name of the file of a fitted baseline."""
-Learned: TypeAlias = models.Tables | FeatureTables | baselines.FittedBaseline
+RankingModel: TypeAlias = models.Tables | FeatureTables | baselines.FittedBaseline
 
 
 @dataclass(frozen=True)
 class Model:
-    """Learned models and interactions of a run, for recommendations.
+    """Trained models and interactions of a run, for recommendations.
 
     Attributes:
       tables: Vectors of users and items whose inner products are the scores, leading axis
@@ -44,14 +44,14 @@ class Model:
         """Number of seeds."""
         return len(self.tables if isinstance(self.tables, list) else self.tables.users)
 
-    def of_seed(self, index: int) -> Learned:
+    def of_seed(self, index: int) -> RankingModel:
         """Returns the model of a seed."""
         if isinstance(self.tables, list):
             return self.tables[index]
         return models.Tables(*(table[index] for table in self.tables))
 
 
-def scored(learned: Learned) -> tuple[Callable[..., Any], Any]:
+def scored(learned: RankingModel) -> tuple[Callable[..., Any], Any]:
     """Returns the score function of a model, and its parameters."""
     if isinstance(learned, baselines.FittedBaseline):
         return learned, None

@@ -34,8 +34,8 @@ from ._ranking import (
     fit_defaults,
     model_on,
     objective_of,
+    resolve_options,
     sampler_on,
-    settle_options,
     swept_names,
     train_points,
     train_runs,
@@ -44,7 +44,7 @@ from ._saved import RECOMMENDER, Model, save_model
 from ._tuning import PHASE as TUNE
 from ._tuning import Space, tune
 from ._update import choose_optimizer_mode
-from .fitted import BEST, COMPETITORS, TRAINED, settle_model
+from .fitted import BEST, COMPETITORS, TRAINED, resolve_model_flags
 from .objectives import OBJECTIVES
 from .presets import auto_batch_size, preset_of
 from .recipes import RECIPES
@@ -138,8 +138,8 @@ class Recommend(RecommenderStudy):
             )
 
     def _check_one(self, config: Config) -> None:
-        settle_options(config)
-        settle_model(config.encoding, swept_names(config))
+        resolve_options(config)
+        resolve_model_flags(config.encoding, swept_names(config))
         loss, contrast = config.objective.loss, config.contrasting.contrast
         entry = objective_of(config).entry
         if entry.term is not None and contrast != "none":
@@ -159,7 +159,7 @@ class Recommend(RecommenderStudy):
             for each, _ in _spaces(config, problem):  # before the run directory is created
                 self.complete(each, problem)
             return config
-        config = settle_options(fit_defaults(config, problem.train))
+        config = resolve_options(fit_defaults(config, problem.train))
         objective = objective_of(config)
         sampler, values = sampler_on(problem.train, config)
         if config.training.batch_size == "auto":
@@ -310,7 +310,7 @@ class Recommend(RecommenderStudy):
     ) -> None:
         """Saves the tables of all seeds, and the recommender of the first that has not diverged."""
         tables = [Tables(each.users, each.items) for each in models]
-        stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *tables)
+        stacked = jax.tree.map(lambda *seeds: np.stack(seeds), *tables)
         learned = problem.learned(phase, config.protocol.final_training)
         save_model(folder, Model(stacked, problem.known, problem.test, learned), config)
         finite = (t for t in models if all(np.isfinite(x).all() for x in jax.tree.leaves(t)))

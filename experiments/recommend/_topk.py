@@ -19,7 +19,7 @@ from .._program import program
 from .._ranges import option_group
 from .._rundir import make_out_for
 from .._screen import output, plain
-from ._saved import Learned, load_model, scored
+from ._saved import RankingModel, load_model, scored
 
 _CHECKED = 256
 """Number of users whose approximate top-k items are compared with the exact ones."""
@@ -128,7 +128,7 @@ class Lists(NamedTuple):
 
 
 def _in_parts(
-    learned: Learned, known: data.Interactions, users: np.ndarray, options: TopK
+    learned: RankingModel, known: data.Interactions, users: np.ndarray, options: TopK
 ) -> Iterator[Lists]:
     """Yields the recommendations of all users in batches.
 
@@ -147,7 +147,7 @@ def _in_parts(
 
 
 def recommend(
-    learned: Learned,
+    learned: RankingModel,
     known: data.Interactions,
     users: np.ndarray,
     k: int,
@@ -172,7 +172,7 @@ def _print(
     console.print(table)
 
 
-class Written(NamedTuple):
+class ListStatistics(NamedTuple):
     """Statistics of the written recommendations.
 
     Attributes:
@@ -184,7 +184,7 @@ class Written(NamedTuple):
     short: int
 
 
-def _write(path: Path, parts: Iterable[Lists], known: data.Interactions) -> Written:
+def _write(path: Path, parts: Iterable[Lists], known: data.Interactions) -> ListStatistics:
     """Writes a row for each user and rank, atomically, with one batch in memory at a time."""
     counts = []
 
@@ -205,7 +205,7 @@ def _write(path: Path, parts: Iterable[Lists], known: data.Interactions) -> Writ
     ):
         write = _parquet if path.suffix == ".parquet" else _csv
         write(Path(scratch), columns()).replace(path)
-    return Written(*(int(count) for count in np.sum(counts, axis=0)))
+    return ListStatistics(*(int(count) for count in np.sum(counts, axis=0)))
 
 
 def _csv(scratch: Path, parts: Iterable[dict[str, np.ndarray]]) -> Path:

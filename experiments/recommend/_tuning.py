@@ -15,7 +15,7 @@ import numpy as np
 from crl_jax import train
 from crl_jax.models import Tables
 
-from .._processes import agreed, is_first, remove_checkpoint
+from .._processes import broadcast_from_first, is_first, remove_checkpoint
 from .._ranges import read_json
 from .._rundir import write_json
 from .._study import Member, OnEntry, Runs, SearchResult, no_finite_score
@@ -69,15 +69,15 @@ class _Record:
             )
 
     @property
-    def trained(self) -> list[train.Trained]:
-        return [train.Trained(*map(_as_tuple, each["trained"])) for each in self._stored]
+    def trained(self) -> list[train.RungResult]:
+        return [train.RungResult(*map(_as_tuple, each["trained"])) for each in self._stored]
 
     @property
     def entries(self) -> list[tuple[int, list[dict[str, Any]]]]:
         """Number of runs and history of each training."""
         return [(each["n_runs"], each["entries"]) for each in self._stored]
 
-    def add(self, trained: train.Trained, n_runs: int, entries: list[dict[str, Any]]) -> None:
+    def add(self, trained: train.RungResult, n_runs: int, entries: list[dict[str, Any]]) -> None:
         stored = {"trained": list(trained), "n_runs": n_runs, "entries": entries}
         self._stored = json.loads(json.dumps([*self._stored, stored]))
         write_json(self._path, self._stored)
@@ -95,7 +95,7 @@ class _TablesOfBest:
         if is_first():
             train.save_checkpoint(self._path(point), jax.device_get(tables)._asdict(), {})
 
-    def of(self, point: int) -> Tables:
+    def load(self, point: int) -> Tables:
         if point in self._kept:
             return self._kept[point]
         stored, _ = train.load_checkpoint(self._path(point))
@@ -112,7 +112,7 @@ def _is_record(stored: Any) -> bool:
         and stored.keys() == {"trained", "n_runs", "entries"}
         and isinstance(stored["n_runs"], int)
         and isinstance(stored["trained"], list)
-        and len(stored["trained"]) == len(train.Trained._fields)
+        and len(stored["trained"]) == len(train.RungResult._fields)
         and isinstance(stored["entries"], list)
         and all({"epoch", "loss"} <= {*entry} for entry in stored["entries"])
     )
@@ -170,7 +170,7 @@ def tune(
         for each in record.trained:  # a kill may have come before its removal
             remove_checkpoint(path_of(each.rung, each.candidates))
 
-    def train_points(rung: int, chosen: tuple[int, ...]) -> train.Trained:
+    def train_points(rung: int, chosen: tuple[int, ...]) -> train.RungResult:
         own, n_runs, entries = owners[chosen[0]], len(chosen) * len(seeds), []
         said = " ".join(f"{name}={value}" for name, value in own.names.items())
         on_stage(f"rung {rung + 1} of {len(epochs)}: {len(chosen)} points {said}".rstrip())
@@ -195,7 +195,7 @@ def tune(
         if reads is not None and rung == last_rung and is_finite:
             best = int(np.nanargmax(trained.scores))
             tables.add(chosen[best], reads(fitted, best * len(seeds)))
-        trained = trained._replace(seconds=round(agreed(trained.seconds), 3))
+        trained = trained._replace(seconds=round(broadcast_from_first(trained.seconds), 3))
         if is_first():
             record.add(trained, n_runs, entries)
             remove_checkpoint(path)
@@ -223,7 +223,7 @@ def tune(
     choice = train.Selection(best, epochs_of_best, score, scores, best_epochs)
     named = [{**own.names, **point} for own, point in zip(owners, points, strict=True)]
     members = () if reads is None else _members(found, owners, choice, last_rung)
-    members = tuple(each._replace(tables=tables.of(each.point)) for each in members)
+    members = tuple(each._replace(tables=tables.load(each.point)) for each in members)
     complete = sum(len(each.candidates) for each in found.trained if each.rung == last_rung)
     tried = sum(each is not None for each in last)
     said = (

@@ -10,7 +10,7 @@ from .._study_options import RULES, SCHEDULES
 from ._config import Config
 from ._options import TrainOptions
 from .encoders import ENCODERS
-from .objectives import Settled
+from .objectives import ResolvedObjective
 
 ROW_RULES: dict[str, train.RowRule] = {
     "adam": train.rows.adam,
@@ -22,14 +22,14 @@ ROW_RULES: dict[str, train.RowRule] = {
 
 
 def choose_optimizer_mode(
-    config: Config, objective: Settled, sampler: samplers.Sampler, n_rows: int
+    config: Config, objective: ResolvedObjective, sampler: samplers.Sampler, n_rows: int
 ) -> tuple[Literal["dense", "rows"], str]:
     """Resolves ``--optimizer-mode`` for this number of users and items, with a description.
 
     Raises:
       ValueError: If row updates are requested but not supported.
     """
-    options, hindrance = config.training, _hindrance(config, sampler)
+    options, hindrance = config.training, _reason_against_rows(config, sampler)
     n_read = tasks.count_row_reads(
         sampler, int(options.batch_size), objective.count("n_neg"), objective.count("n_pos"),
         objective.count("n_group"),
@@ -44,7 +44,7 @@ def choose_optimizer_mode(
     return mode, f"a step updates {what}: {n_rows:,} rows, at most {n_read:,} are read"
 
 
-def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
+def _reason_against_rows(config: Config, sampler: samplers.Sampler) -> str:
     """Returns the reason why row updates are not equivalent to dense ones; empty if they are."""
     optimizer, encoder = config.training.optimizer, config.encoding.encoder
     if config.training.l2_target == "tables":

@@ -11,7 +11,7 @@ from typing import Any
 from crl_jax import data, losses, models, tasks
 
 from .._ranges import COUNT, MOST, POSITIVE, Range
-from .._registry import Entry, Hyperparam, Registry, count, declared, settle, words
+from .._registry import Entry, Hyperparam, Registry, count, declared, resolve_flags, words
 from ._options import ContrastOptions
 
 _WEIGHT = declared(tasks.ContrastiveAuxiliaryLoss, "weight")["weight"]
@@ -223,7 +223,7 @@ _GRAPHS = ("lightgcn",)
 """Encoders with layers that can be contrasted."""
 
 
-def settle_contrast(
+def resolve_contrast_flags(
     options: ContrastOptions, encoder: str, swept: tuple[str, ...]
 ) -> dict[str, Any]:
     """Returns the flag values of the chosen contrast and of its loss function.
@@ -237,8 +237,8 @@ def settle_contrast(
       ValueError: If a flag is not supported by the contrast or its loss function, or the encoder
         has no layers to contrast.
     """
-    values = settle("contrast", options, CONTRASTS, swept)
-    values |= settle("contrast_loss", options, LOSSES, swept)
+    values = resolve_flags("contrast", options, CONTRASTS, swept)
+    values |= resolve_flags("contrast_loss", options, LOSSES, swept)
     if options.contrast == "none":
         if options.contrast_loss != "info_nce":
             raise ValueError(f"--contrast-loss {options.contrast_loss} needs a --contrast.")
@@ -267,8 +267,8 @@ def resolve_contrast(
     if entry.make is None:
         return encoder, None
     assert isinstance(encoder, models.LightGCN)
-    own = settle("contrast", options, CONTRASTS, swept)
-    numbers = settle("contrast_loss", options, LOSSES, swept)
+    own = resolve_flags("contrast", options, CONTRASTS, swept)
+    numbers = resolve_flags("contrast_loss", options, LOSSES, swept)
     hyperparams = {of.field: numbers[name] for name, of in of_loss.flags.items()}
     settings = {
         "weight": own.pop("contrast_weight"),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from crl_jax import data, models
 
-from .._registry import Entry, Hyperparam, Registry, count, declared, settle
+from .._registry import Entry, Hyperparam, Registry, count, declared, resolve_flags
 from ._features import KINDS, read_side
 from ._options import EncoderOptions
 
@@ -130,7 +130,7 @@ def resolve_encoder(
     Raises:
       ValueError: If a flag is not supported by the encoder.
     """
-    values = settle("encoder", options, ENCODERS, swept)
+    values = resolve_flags("encoder", options, ENCODERS, swept)
     make = ENCODERS[options.encoder].make
     return make(log, dim=dim, similarity=options.similarity or "inner", **values)
 

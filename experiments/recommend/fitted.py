@@ -9,7 +9,7 @@ from typing import Any
 
 from crl_jax import baselines, hyperparams
 
-from .._registry import Entry, declared, settle
+from .._registry import Entry, declared, resolve_flags
 from ._options import EncoderOptions
 
 TRAINED, BEST = "trained", "best"
@@ -70,10 +70,10 @@ COMPETITORS = "item-knn", "ease"
 """Models among which ``--model best`` chooses, where they take seconds."""
 
 
-def settle_model(options: EncoderOptions, swept: tuple[str, ...] = ()) -> dict[str, Any]:
+def resolve_model_flags(options: EncoderOptions, swept: tuple[str, ...] = ()) -> dict[str, Any]:
     """Returns the hyper-parameters of the chosen model, by flag; none of a trained one.
 
     Raises:
       ValueError: If a flag is passed, or swept, that the model does not have.
     """
-    return settle("model", options, MODELS, swept)
+    return resolve_flags("model", options, MODELS, swept)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from crl_jax import data, hyperparams, losses, models, samplers, stats, tasks, weights
 
 from .._ranges import COUNT, COUNT_OR_NONE, POSITIVE, Range
-from .._registry import Entry, Hyperparam, Registry, count, declared, settle, words
+from .._registry import Entry, Hyperparam, Registry, count, declared, resolve_flags, words
 from ._options import EncoderOptions, LossOptions, TrainOptions
 
 _COUNTS = {
@@ -318,7 +318,7 @@ def _bind(loss: Callable[..., Any], options: tuple[tuple[str, str], ...]) -> Cal
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedObjective:
     """A loss with the values of its flags.
 
     Attributes:
@@ -398,7 +398,7 @@ class Settled:
         return None if make is None else make(log, training, dict(self.values))
 
 
-def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Settled:
+def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> ResolvedObjective:
     """Fills in the defaults of the chosen loss.
 
     Args:
@@ -408,4 +408,6 @@ def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Settled:
     Raises:
       ValueError: If a flag is not supported by the loss, or flags contradict each other.
     """
-    return Settled(OBJECTIVES[options.loss], settle("loss", options, OBJECTIVES, swept))
+    return ResolvedObjective(
+        OBJECTIVES[options.loss], resolve_flags("loss", options, OBJECTIVES, swept)
+    )

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from crl_jax import data, hyperparams, samplers
 
 from .._ranges import COUNT_OR_NONE
-from .._registry import Entry, Registry, count, declared, settle, words
+from .._registry import Entry, Registry, count, declared, resolve_flags, words
 from ._occupations import occupations
 from ._options import SamplerOptions
 
@@ -186,7 +186,7 @@ SAMPLERS = Registry(
 )
 
 
-def settle_sampler(
+def resolve_sampler_flags(
     options: SamplerOptions,
     swept: tuple[str, ...],
     own: Callable[[data.Interactions], samplers.Sampler] | None,
@@ -201,7 +201,7 @@ def settle_sampler(
     Raises:
       ValueError: If a flag is not supported by the sampler, or the loss supports no other sampler.
     """
-    values = settle("sampler", options, SAMPLERS, swept)
+    values = resolve_flags("sampler", options, SAMPLERS, swept)
     if own is not None and options.sampler != "rns":
         raise ValueError(
             f"--sampler {options.sampler}: this loss draws its own negatives, or needs none."
@@ -220,17 +220,17 @@ def resolve_sampler(
     Args:
       options: The flags.
       context: The data to sample from.
-      swept: See :func:`settle_sampler`.
-      own: See :func:`settle_sampler`.
+      swept: See :func:`resolve_sampler_flags`.
+      own: See :func:`resolve_sampler_flags`.
 
     Returns:
       The sampler, and the values of its flags.
 
     Raises:
-      ValueError: See :func:`settle_sampler`; also if the data lack what the prior requires, or the
-        sampler has no field for a swept number.
+      ValueError: See :func:`resolve_sampler_flags`; also if the data lack what the prior requires,
+        or the sampler has no field for a swept number.
     """
-    values = settle_sampler(options, swept, own)
+    values = resolve_sampler_flags(options, swept, own)
     if own is not None:
         return own(context.train), values
     entry = SAMPLERS[options.sampler]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from .._registry import settle
+from .._registry import resolve_flags
 from ._config import TRAINING, Config, EncoderOptions, LossOptions, SamplerOptions
 from ._options import DataOptions, ProtocolOptions, TrainOptions
 from .fitted import BEST, TRAINED
@@ -365,7 +365,7 @@ def merged(config: Config, loss: str, encoder: str | None = None) -> Config:
     Raises:
       ValueError: If a hyper-parameter of a loss is given.
     """
-    settle("loss", config.objective, OBJECTIVES)
+    resolve_flags("loss", config.objective, OBJECTIVES)
     before = start({"loss": AUTO, "encoder": config.encoding.encoder})
     encoder = encoder or config.encoding.encoder
     chosen = {"encoder": encoder}

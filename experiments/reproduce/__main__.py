@@ -2,7 +2,7 @@
 
 import sys
 
-from .._signals import mind
+from .._signals import run_with_signals
 from . import main
 
-sys.exit(mind(main))
+sys.exit(run_with_signals(main))

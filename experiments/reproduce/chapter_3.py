@@ -16,10 +16,10 @@ from crl_jax import losses, metrics, models, stats, tasks, train, weights
 from .._progress import display
 from ..recommend.objectives import group_bpr, likely_and_unpopular, popular_and_not, ramp
 from .comparisons import RankingTable
-from .data import check_judgeable, load_rated, with_noise
+from .data import check_confidence_ratings, load_rated, with_noise
 from .figures import draw_values, finish
 from .methods import Method, Recipe, World
-from .outcomes import Reported
+from .outcomes import ReportedMetrics
 from .targets import Job, Options, Target, length, shown, train_all
 from .training import train_published
 
@@ -195,7 +195,7 @@ def draw_laws(density: Callable[[stats.VarianceGamma, jax.Array], jax.Array], jo
 
 def draw_roc(job: Job) -> None:
     """Figure 3.4: ROC of the confidence."""
-    check_judgeable(job.world)
+    check_confidence_ratings(job.world)
     outcomes = train_all(_estimates(job.options), job)
     figure = Figure(figsize=(5.5, 5), layout="constrained")
     axes, rates, rows = figure.subplots(), np.linspace(0, 1, 101), []
@@ -393,8 +393,8 @@ TARGETS: Mapping[str, Target] = {
         make=RankingTable(
             _estimates,
             lambda _: _NOTES,
-            Reported(("confidence_auc",), "confidence_auc", None),
-            lambda _, world: check_judgeable(world),
+            ReportedMetrics(("confidence_auc",), "confidence_auc", None),
+            lambda _, world: check_confidence_ratings(world),
         ),
         flags=_TABLE_FLAGS,
         check=_check,
@@ -405,7 +405,7 @@ TARGETS: Mapping[str, Target] = {
             _all,
             lambda options: _NOTES + (_ABLATION_NOTES if options.ablation else ()),
             RECIPE.reported,
-            lambda options, world: check_judgeable(world) if options.ablation else None,
+            lambda options, world: check_confidence_ratings(world) if options.ablation else None,
         ),
         flags=(*_TABLE_FLAGS, "ablation"),
         check=_check,

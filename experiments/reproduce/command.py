@@ -80,9 +80,9 @@ def parse(arguments: list[str]) -> Options:
     options = dataclasses.replace(options, setting=options.setting or target.settings[0])
     for field in dataclasses.fields(Options):
         is_given = getattr(options, field.name) != field.default
-        takers = [name for name, of in TARGETS.items() if field.name in of.flags]
-        if is_given and takers and options.target not in takers:
-            known = ", ".join(takers)
+        targets = [name for name, of in TARGETS.items() if field.name in of.flags]
+        if is_given and targets and options.target not in targets:
+            known = ", ".join(targets)
             raise ValueError(f"{flag(field.name)} is for {known}, not for {options.target}.")
     if options.setting not in target.settings:
         (known,) = target.settings

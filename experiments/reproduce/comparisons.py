@@ -12,7 +12,7 @@ from crl_jax import hyperparams
 
 from .cost import training_seconds
 from .methods import SAMPLING, Method, World
-from .outcomes import Outcome, Reported
+from .outcomes import Outcome, ReportedMetrics
 from .tables import Group, choose, make_table, published
 from .targets import Job, Options, length, path_of, train_all
 
@@ -39,7 +39,7 @@ class RankingTable:
 
     methods: Callable[[Options, str, str, World], tuple[Method, ...]]
     notes: Callable[[Options], tuple[str, ...]]
-    reported: Reported = SAMPLING.reported
+    reported: ReportedMetrics = SAMPLING.reported
     check: Callable[[Options, World], None] = lambda options, world: None
     encoders: tuple[str, ...] = ("mf",)
     long: bool = False
@@ -145,11 +145,11 @@ def with_sweep(methods: Sequence[Method], sweep: Sequence[str]) -> list[Method]:
     for (label, name), numbers in sorted(parsed.items()):  # those of all methods first
         if label and label not in taken:
             raise ValueError(f"--sweep takes a method among {', '.join(taken)}, got {label!r}.")
-        takers = [each for each in ([label] if label else taken) if name in taken[each]]
-        if not takers:
+        labels = [each for each in ([label] if label else taken) if name in taken[each]]
+        if not labels:
             known = ", ".join(taken[label] if label else dict.fromkeys(chain(*taken.values())))
             raise ValueError(f"--sweep takes one of {known}, got {name!r}.")
-        for each in takers:
+        for each in labels:
             axes[each] = {**axes[each], taken[each][name]: numbers}
     return [
         method if axes[method.label] == method.axes else replace(

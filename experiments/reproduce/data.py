@@ -201,7 +201,7 @@ def load_world(
     return World(data.union(*known), chosen, folder)
 
 
-def check_judgeable(world: World) -> None:
+def check_confidence_ratings(world: World) -> None:
     """Raises ``ValueError`` unless the ratings allow an evaluation of the confidence."""
     ratings = world.train.ratings
     if ratings is None or (ratings > 1).all() or not (ratings > 1).any():

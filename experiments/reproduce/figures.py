@@ -52,8 +52,8 @@ def draw_panels(
             axes.set_xlabel(label)
             rows += [
                 [*cells, value, seed, score]
-                for value, of_seeds in zip(methods, scores, strict=True)
-                for seed, score in enumerate(of_seeds)
+                for value, seed_scores in zip(methods, scores, strict=True)
+                for seed, score in enumerate(seed_scores)
             ]
         axes_row[0].set_ylabel(main.upper())
     finish(job, drawn, [*header, "value", "seed", main], rows)

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from .._learned import spaced
 from .._progress import TrainingStatus, display
 from .._study import Run
+from .._trained_model import evenly_spaced
 from ..configs.cifar10_small import small
 from ..configs.resnet50 import DATASETS, LOSSES, published
 from ..images._config import Config
@@ -19,7 +19,7 @@ from ..images._problem import Problem, load_problem
 from ..images._study import Images
 from .cost import start_and_epoch
 from .data import image_sets, image_source
-from .outcomes import Outcome, Reported
+from .outcomes import Outcome, ReportedMetrics
 from .store import image_path, run_once
 from .tables import Group, choose, make_table, note_on_seeds
 from .tables import published as published_numbers
@@ -114,7 +114,7 @@ class ImageTable:
     datasets: tuple[str, ...]
     small_groups: Mapping[str, Sequence[Line]] | None = None
     timed: bool = False
-    reported: Reported = Reported(("linear", "knn"), "linear", "images")
+    reported: ReportedMetrics = ReportedMetrics(("linear", "knn"), "linear", "images")
 
     def __call__(self, job: Job) -> None:
         """Trains the rows, prints the table and writes the completed part after each group."""
@@ -133,7 +133,7 @@ class ImageTable:
     def _notes(self, options: Options) -> Sequence[str]:
         return _TIMING_NOTES if self.timed else _NOTES[options.scale]
 
-    def _reported(self, options: Options) -> Reported:
+    def _reported(self, options: Options) -> ReportedMetrics:
         own = self.reported
         if options.scale == "small" or not own.main.startswith("linear"):
             return own
@@ -218,7 +218,7 @@ def _train(
 
         def on_entry(run: Run, entry: dict[str, Any]) -> None:
             history.append({"run": run.index, **entry})
-            status = statuses.of("final", entry, run.index)
+            status = statuses.format("final", entry, run.index)
             epochs = config.training.epochs
             screen.advance(f"{name}, seed {run.seed}", entry["epoch"], epochs, status)
 
@@ -238,7 +238,9 @@ def _seconds(config: Config, problem: Problem, runs: Path) -> float:
 def measure(config: Config, problem: Problem) -> tuple[float, float]:
     """Returns the seconds until the first epoch, which is mostly compilation, and per step."""
     # Evenly spaced, since estimates of alpha need several classes and files may be in their order.
-    part = problem.train.take(spaced(len(problem.train), _STEPS * config.training.batch_size))
+    part = problem.train.take(
+        evenly_spaced(len(problem.train), _STEPS * config.training.batch_size)
+    )
     short = replace(config.training, epochs=_EPOCHS, eval_every=1)
     entries: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -293,12 +295,12 @@ TARGETS = {
         "the prior of BCL",
         datasets=("tiny-imagenet",),
         groups=_values("tau_plus", 0.001, 0.005, 0.01),
-        reported=Reported(("linear", "linear_top5", "knn"), "linear", "images"),
+        reported=ReportedMetrics(("linear", "linear_top5", "knn"), "linear", "images"),
     ),
     "table-6.8": _target(
         "seconds per epoch",
         groups={"": [Line(loss, loss, _NAMES[loss]) for loss in ("simclr", "bcl")]},
         timed=True,
-        reported=Reported(("seconds_per_epoch",), "seconds_per_epoch", None),
+        reported=ReportedMetrics(("seconds_per_epoch",), "seconds_per_epoch", None),
     ),
 }

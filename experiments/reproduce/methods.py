@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from crl_jax import data, losses, samplers, tasks
 
-from .outcomes import Reported
+from .outcomes import ReportedMetrics
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Recipe:
     layers: int = 1
 
     @property
-    def reported(self) -> Reported:
+    def reported(self) -> ReportedMetrics:
         """Metrics reported in the tables of the study."""
-        return Reported(self.metrics, self.main, "users" if self.by_user else None)
+        return ReportedMetrics(self.metrics, self.main, "users" if self.by_user else None)
 
     @property
     def ks(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Reported:
+class ReportedMetrics:
     """Metrics reported by a table.
 
     Attributes:

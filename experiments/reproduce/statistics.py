@@ -55,7 +55,7 @@ def load_rated_datasets(options: Options, console: Console) -> list[World]:
     return worlds
 
 
-def of_interactions(world: World) -> dict[str, float]:
+def interaction_statistics(world: World) -> dict[str, float]:
     """Returns the statistics of a split; the density is that of both parts."""
     n_users, n_items = world.train.n_users, world.train.n_items
     n = len(world.train) + len(world.test)
@@ -69,7 +69,7 @@ def of_interactions(world: World) -> dict[str, float]:
     }
 
 
-def of_images(source: str) -> dict[str, float]:
+def image_statistics(source: str) -> dict[str, float]:
     """Returns the statistics of a set of images; unlabelled ones belong to the training part."""
     parts = data.load_images(source)
     train = [part for part in (parts.train, parts.unlabelled) if part is not None]
@@ -84,12 +84,12 @@ def of_images(source: str) -> dict[str, float]:
 
 
 def _make_interactions(job: Job) -> None:
-    _write(job, {Path(world.folder).name: of_interactions(world) for world in job.worlds})
+    _write(job, {Path(world.folder).name: interaction_statistics(world) for world in job.worlds})
 
 
 def _make_images(job: Job) -> None:
     names = image_sets(job.options, _IMAGES)
-    _write(job, {name: of_images(image_source(job.options, name)) for name in names})
+    _write(job, {name: image_statistics(image_source(job.options, name)) for name in names})
 
 
 def _write(job: Job, found: Mapping[str, Mapping[str, float]]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from crl_jax import __version__, train
 
-from .._rundir import hold, write_json
+from .._rundir import lock_file, write_json
 from .._schema import to_json
 from ..images._config import Config
 from ..images._problem import Problem
@@ -42,7 +42,7 @@ def run_once(path: Path, label: str, train: Callable[[Path], Outcome]) -> Outcom
         from them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with hold(path.with_suffix(".lock")):
+    with lock_file(path.with_suffix(".lock")):
         if path.exists():
             return Outcome(**{**json.loads(path.read_text()), "label": label})
         checkpoints = path.with_suffix("")

@@ -18,7 +18,7 @@ from rich.table import Table
 from .._plots import save_figure
 from .._progress import display
 from .._rundir import write_csv, write_text
-from .outcomes import Outcome, Reported, holm, paired_p_value
+from .outcomes import Outcome, ReportedMetrics, holm, paired_p_value
 from .targets import Job
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def make_table(
     path: Path,
     title: Callable[[Sequence[Group]], str],
     notes: Callable[[Sequence[Group]], Sequence[str]],
-    reported: Reported,
+    reported: ReportedMetrics,
     estimate: str = "",
 ) -> None:
     """Estimates times, trains the methods, prints the table and writes it after each group.
@@ -160,7 +160,7 @@ def _clock(seconds: float) -> str:
 
 
 def compare(
-    outcomes: Sequence[Outcome], published: Sequence[dict[str, float]], reported: Reported
+    outcomes: Sequence[Outcome], published: Sequence[dict[str, float]], reported: ReportedMetrics
 ) -> list[Row]:
     """Creates the rows, with p-values Holm-adjusted over all comparisons of these outcomes."""
     first, main = outcomes[0], reported.main
@@ -173,7 +173,7 @@ def compare(
     return [Row(*each) for each in cells]
 
 
-def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
+def rich_table(rows: Sequence[Row], title: str, reported: ReportedMetrics) -> Table:
     """Returns the table for the terminal: main metric, its published value, and the tests."""
     main = reported.main
     p_names = f"p ({_units(rows)})", f"p ({reported.cases or 'users'})"
@@ -189,7 +189,7 @@ def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
 
 
 def write_table(
-    groups: Sequence[Group], path: Path, title: str, notes: Sequence[str], reported: Reported
+    groups: Sequence[Group], path: Path, title: str, notes: Sequence[str], reported: ReportedMetrics
 ) -> None:
     """Writes the table as Markdown, CSV and PNG."""
     names, columns = reported.metrics, ["dataset", "encoder", "method"]

@@ -14,7 +14,7 @@ from tyro.conf import UseAppendAction
 
 from .._progress import Display, display
 from .._ranges import COUNT, POSITIVE, Range, option_group
-from .._rundir import hold, make_out
+from .._rundir import lock_file, make_out
 from .methods import Method, World
 from .outcomes import Outcome, pool
 from .store import ranking_path, run_once
@@ -146,7 +146,7 @@ class Target:
         make_out(options.out)
         worlds, title = self.load(options, console), self.numbered_title(options.target)
         busy = f"another process is making {options.target} in {options.out}; wait for it to end."
-        with hold(options.out / f".{options.target}.lock", busy=busy):
+        with lock_file(options.out / f".{options.target}.lock", busy=busy):
             for folder, (world, *_) in groupby(worlds, attrgetter("folder")):
                 train, test = world.train, world.test
                 console.print(

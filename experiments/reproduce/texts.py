@@ -23,7 +23,7 @@ from ..text._config import Config
 from ..text._problem import load_problem
 from ..text._study import FINE_TUNING, TextStudy
 from .figures import finish
-from .outcomes import Outcome, Reported
+from .outcomes import Outcome, ReportedMetrics
 from .store import run_once, text_path
 from .tables import Group, choose, make_table, note_on_seeds, published
 from .targets import Job, Options, Target
@@ -32,7 +32,7 @@ from .training import train_study
 EPOCHS = {"bert": 0, "conbert-1": 1, "conbert-3": 3, "conbert-5": 5}
 """Epochs of contrastive pre-training, by row of the table."""
 _PUBLISHED = published("text-3", "digix2021-article-type", "bert")
-_REPORTED = Reported(("precision", "recall", "f1", "accuracy"), "f1", None)
+_REPORTED = ReportedMetrics(("precision", "recall", "f1", "accuracy"), "f1", None)
 _BINS = 30
 
 

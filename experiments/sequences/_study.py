@@ -13,15 +13,15 @@ import numpy as np
 from crl_jax import data, metrics, models, tasks, train
 
 from .._encoder_file import save_encoder
-from .._learned import Learned
-from .._program import flag, spoken
-from .._registry import settle
+from .._program import flag, rename_arguments
+from .._registry import resolve_flags
 from .._rundir import write_arrays
 from .._schema import absolute
 from .._study import Evaluation, OnStage
 from .._task_study import TaskStudy
+from .._trained_model import TrainedModel
 from ..backbones import SEQUENCE_ENCODERS, make_backbone
-from ..view_losses import UNKNOWN_SHARE, in_words
+from ..view_losses import UNKNOWN_SHARE, describe_loss
 from ._config import SCHEMA, Config, DataOptions
 from .losses import LOSSES, task_arguments
 
@@ -122,7 +122,9 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
             f"--data {options.data} has no timestamps, which order the items of a user; name their "
             "column by --time-col."
         )
-    with spoken(k=f"--core {options.core}", item_k="its items", sequences=f"--data {options.data}"):
+    with rename_arguments(
+        k=f"--core {options.core}", item_k="its items", sequences=f"--data {options.data}"
+    ):
         if options.core > 1:
             log = data.k_core(log, options.core)
         split = data.leave_one_out(data.item_sequences(log, seed=options.order_seed))
@@ -181,10 +183,10 @@ class Sequences(TaskStudy[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        said = [in_words(config.objective, swept, LOSSES)]
+        said = [describe_loss(config.objective, swept, LOSSES)]
         if "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
-        own = settle("encoder", config.encoding, SEQUENCE_ENCODERS)
+        own = resolve_flags("encoder", config.encoding, SEQUENCE_ENCODERS)
         values = " ".join(f"{name}={value:g}" for name, value in own.items())
         said.append(f"{config.encoding.encoder} {values} window={config.training.window}")
         return ", ".join(said)
@@ -195,7 +197,7 @@ class Sequences(TaskStudy[Config, Problem]):
         lengths = (split.train >= 0).sum(axis=1)
         yield (
             f"{log.n_users:,} users, {log.n_items:,} items, {len(log):,} interactions; "
-            f"{len(split.users):,} users to validate and test by"
+            f"{len(split.users):,} users for validation and test"
         )
         window = config.training.window
         yield (
@@ -211,7 +213,7 @@ class Sequences(TaskStudy[Config, Problem]):
             yield "items of the history are ranked, too"
 
     def evaluate(
-        self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
+        self, config: Config, problem: Problem, learned: TrainedModel, seed: int, on_stage: OnStage
     ) -> Evaluation:
         """Ranks all items for each user, with the NDCG of the users as cases."""
         layout = problem.layout("test", config.protocol.exclude_seen)
@@ -228,7 +230,7 @@ class Sequences(TaskStudy[Config, Problem]):
             {name: means[name] for name in NAMES}, np.asarray(found[f"ndcg@{_REPORTED}"])
         )
 
-    def save(self, learned: Learned, folder: Path) -> None:
+    def save(self, learned: TrainedModel, folder: Path) -> None:
         """Writes the encoder."""
         save_encoder(folder, learned.params, learned.model_state, n_items=learned.task.n_items)
 

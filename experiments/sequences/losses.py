@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from crl_jax import losses, tasks
 
-from .._registry import Hyperparam, Registry, count, settle, words
+from .._registry import Hyperparam, Registry, count, resolve_flags, words
 from ..view_losses import UNKNOWN_SHARE, LossEntry, loss_arguments
 
 
@@ -82,7 +82,7 @@ def task_arguments(
     The sampling rate of gBCE follows from the numbers of negatives and items. Arguments are those
     of :func:`loss_arguments`.
     """
-    values = settle("loss", options, LOSSES, tuple(numbers))
+    values = resolve_flags("loss", options, LOSSES, tuple(numbers))
     found = loss_arguments(options, temperature, numbers, LOSSES)
     del found["alpha"]
     found["negatives"], found["n_neg"] = values.get("negatives", "all"), values.get("n_neg", 1)

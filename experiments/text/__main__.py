@@ -2,8 +2,8 @@
 
 import sys
 
-from .._signals import mind
+from .._signals import run_with_signals
 from . import main
 
 if __name__ == "__main__":
-    sys.exit(mind(main))
+    sys.exit(run_with_signals(main))

@@ -15,7 +15,7 @@ from .. import _encoder_file as file
 from .._bert import open_texts, read_lines, save_text_encoder
 from .._ranges import option_group
 from ._config import _DATA, SCHEMA, Config, DataOptions
-from ._evaluate import TextLearned
+from ._evaluate import TrainedTextModel
 from ._problem import load_split
 
 _DESCRIPTION = """Features of texts by the encoder of a run: as fine-tuning left it, or pre-training
@@ -63,7 +63,7 @@ class Encoder(file.TrainedNetwork[Config]):
         return file.encode(self.network, self.variables, tokens)
 
 
-def save_encoder(folder: Path, learned: TextLearned) -> None:
+def save_encoder(folder: Path, learned: TrainedTextModel) -> None:
     """Writes the encoder after the last stage, without a head, and its vocabulary."""
     after = learned.after
     save_text_encoder(folder, learned.problem.encoder, after.params, after.model_state)

@@ -11,8 +11,8 @@ import numpy as np
 from crl_jax import losses, metrics, models, tasks, train
 
 from .._knn import BANK, Voters, train_knn, valid_knn
-from .._learned import BLOCK, Learned, neighbours, spaced
 from .._study import Evaluation
+from .._trained_model import BLOCK, TrainedModel, evenly_spaced, neighbours
 from .._truth import Truth, evaluate_scores, hyperparams_of, some_of
 from ..view_losses import LossEntry
 from ._config import Config
@@ -109,9 +109,9 @@ class Stages:
       history: The history entries of the last stage.
     """
 
-    contrast: Learned | None
+    contrast: TrainedModel | None
     start: tuple[Any, Any]
-    classifier: Learned | None
+    classifier: TrainedModel | None
     history: list[dict[str, Any]]
 
 
@@ -120,7 +120,7 @@ _ALIGNED = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class TextLearned:
+class TrainedTextModel:
     """A trained encoder, and its features and predictions on the test part.
 
     Attributes:
@@ -131,23 +131,23 @@ class TextLearned:
     """
 
     problem: Problem
-    contrast: Learned | None
-    before: Learned
-    classifier: Learned | None
+    contrast: TrainedModel | None
+    before: TrainedModel
+    classifier: TrainedModel | None
 
     @classmethod
-    def of(cls, problem: Problem, trained: Stages) -> "TextLearned":
+    def from_stages(cls, problem: Problem, trained: Stages) -> "TrainedTextModel":
         """Creates an instance from the results of the training stages."""
         bare = tasks.SimCLR(models.Network(problem.encoder.settings), problem.table)
-        before = Learned(bare, *trained.start)
+        before = TrainedModel(bare, *trained.start)
         return cls(problem, trained.contrast, before, trained.classifier)
 
     @property
-    def after(self) -> Learned:
+    def after(self) -> TrainedModel:
         """The encoder after the last stage."""
         if self.classifier is None:
             return self.before
-        return Learned(
+        return TrainedModel(
             self.before.task, self.classifier.params["network"], self.classifier.model_state
         )
 
@@ -180,7 +180,7 @@ class TextLearned:
         ).predictions  # fmt: skip
 
 
-def evaluate_texts(config: Config, learned: TextLearned, seed: int) -> Evaluation:
+def evaluate_texts(config: Config, learned: TrainedTextModel, seed: int) -> Evaluation:
     """Evaluates the classifier and the features on the test part.
 
     Args:
@@ -216,9 +216,9 @@ def evaluate_texts(config: Config, learned: TextLearned, seed: int) -> Evaluatio
     return Evaluation({name: float(value) for name, value in found.items()}, right)
 
 
-def _evaluate_features(learned: TextLearned) -> dict[str, float]:
+def _evaluate_features(learned: TrainedTextModel) -> dict[str, float]:
     """Computes the metrics that need no labels."""
-    of, some = learned.before, spaced(len(learned.test), _ALIGNED)
+    of, some = learned.before, evenly_spaced(len(learned.test), _ALIGNED)
     places = jnp.asarray(learned.test.places[some])
     alignment, uniformity = _of_dropout(of.task, of.params, of.model_state, places)
     found = {"dropout_alignment": alignment, "uniformity": uniformity, **_of_pairs(learned)}
@@ -228,13 +228,13 @@ def _evaluate_features(learned: TextLearned) -> dict[str, float]:
 _of_dropout = train.jit(measure_dropout)
 
 
-def _of_pairs(learned: TextLearned) -> dict[str, Any]:
+def _of_pairs(learned: TrainedTextModel) -> dict[str, Any]:
     """Computes the rank correlation, if there are scored pairs."""
     pairs = learned.problem.pairs
     return {} if pairs is None else {"spearman": correlation(learned.before, pairs)}
 
 
-def correlation(encoder: Learned, pairs: Pairs) -> jax.Array:
+def correlation(encoder: TrainedModel, pairs: Pairs) -> jax.Array:
     """Computes Spearman's correlation of the cosine similarities of pairs with their scores."""
     first, second = (
         losses.normalize(encoder.features(places)) for places in (pairs.first, pairs.second)
@@ -242,9 +242,9 @@ def correlation(encoder: Learned, pairs: Pairs) -> jax.Array:
     return metrics.spearman(jnp.sum(first * second, axis=1), jnp.asarray(pairs.scores))
 
 
-def _of_classes(learned: TextLearned, seed: int) -> dict[str, Any]:
+def _of_classes(learned: TrainedTextModel, seed: int) -> dict[str, Any]:
     """Computes the alignment of features of same-class texts, and the uniformity."""
-    some = spaced(len(learned.test), _ALIGNED)
+    some = evenly_spaced(len(learned.test), _ALIGNED)
     z, labels = losses.normalize(learned.features_before[some]), learned.test.labels[some]
     of_class, _ = _pool(z, labels).sample_pairs(jax.random.key(seed), jnp.arange(len(z)))
     return {"alignment": losses.alignment(z, z[of_class]), "uniformity": losses.uniformity(z)}
@@ -254,7 +254,7 @@ def _pool(examples: Any, labels: np.ndarray) -> tasks.ClassPool:
     return tasks.ClassPool.from_labels(tasks.LabelledExamples(examples, jnp.asarray(labels)))
 
 
-def evaluate_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int) -> Truth:
+def evaluate_weights(entry: LossEntry, contrast: TrainedModel, test: Part, seed: int) -> Truth:
     """Evaluates the negative weights of a loss on test texts, scored as in pre-training.
 
     Args:

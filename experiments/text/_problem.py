@@ -11,7 +11,7 @@ import numpy as np
 from crl_jax import data, tasks
 
 from .._bert import BertOptions, Encoder, load_encoder
-from .._program import spoken
+from .._program import rename_arguments
 from .._study import OnStage
 from ._config import DataOptions
 from ._host import TokenRows
@@ -156,7 +156,7 @@ def load_problem(
     pairs = None
     if options.pairs is not None:
         columns = {"first_col": "sentence1", "second_col": "sentence2", "score_col": "score"}
-        with spoken(**{name: f"the column {column}" for name, column in columns.items()}):
+        with rename_arguments(**{name: f"the column {column}" for name, column in columns.items()}):
             pairs = data.load_text_pairs(options.pairs)
     if pairs is not None and len(np.unique(pairs.scores)) < 2:
         raise ValueError(f"--pairs {options.pairs}: all scores are equal, which orders no pair.")

@@ -12,21 +12,21 @@ import numpy as np
 from crl_jax import models, tasks, train
 
 from .. import _truth as truth
-from .._bert import layers, settled
-from .._learned import Learned
-from .._registry import filled, settle
+from .._bert import layers, resolve_bert
+from .._registry import filled, resolve_flags
 from .._rundir import write_arrays
 from .._schema import absolute
 from .._study import Evaluation, OnStage, Run
 from .._study_options import LEFT_OUT, refuse_labels
 from .._task_study import OnLine, TaskStudy
+from .._trained_model import TrainedModel
 from ..configs import conbert, simcse
-from ..view_losses import TEXT_LOSSES, check_tile, in_words, loss_arguments, share_of_classes
+from ..view_losses import TEXT_LOSSES, check_tile, describe_loss, loss_arguments, share_of_classes
 from ._config import SCHEMA, Config
 from ._embed import save_encoder
 from ._evaluate import (
     Stages,
-    TextLearned,
+    TrainedTextModel,
     evaluate_texts,
     evaluate_weights,
     measure_accuracy,
@@ -116,15 +116,15 @@ class TextStudy(TaskStudy[Config, Problem]):
         config = replace(
             config,
             source=absolute(config.source, "data", "pairs", but=("docstrings",)),
-            encoding=replace(encoding, **settled(encoding, problem.encoder)),
+            encoding=replace(encoding, **resolve_bert(encoding, problem.encoder)),
             training=filled(config.training, _training_defaults(config, problem), tuple(axes)),
         )
         if not n_classes:
             _refuse_labels(config)
         if axes and (not len(problem.valid) or len(np.unique(problem.learn.labelled.labels)) < 2):
             raise ValueError(
-                "--valid-fraction leaves nothing to decide a --sweep on, or less than two classes "
-                "to learn from."
+                "--valid-fraction leaves no validation part for a --sweep, or fewer than two "
+                "training classes."
             )
         but = "" if _pretrains(config) else "loss"
         return self.complete_entries(config, but=but, tau_plus=share_of_classes(n_classes))
@@ -133,7 +133,9 @@ class TextStudy(TaskStudy[Config, Problem]):
         """Returns the task of pre-training."""
         method = METHODS[config.method.method]
         assert method.make is not None
-        values: dict[str, Any] = settle("method", config.method, METHODS, tuple(numbers)) | numbers
+        values: dict[str, Any] = (
+            resolve_flags("method", config.method, METHODS, tuple(numbers)) | numbers
+        )
         loss = loss_arguments(config.objective, values["temperature"], numbers, TEXT_LOSSES)
         params, labelled = problem.encoder.params, problem.part(phase).labelled.data
         pretrained = None if params is None else {"backbone": params}
@@ -149,7 +151,7 @@ class TextStudy(TaskStudy[Config, Problem]):
             part = part.labelled
         # Without classes, omit the labels so that the history has no label-based metrics.
         examples = part.data if part.classes else part.places
-        draws = settle("method", config.method, METHODS).get("draws")
+        draws = resolve_flags("method", config.method, METHODS).get("draws")
         if METHODS[config.method.method].needs_labels and isinstance(problem.table, TokenRows):
             return train.ArrayBatches(TripletRows(part.data, draws))
         if draws is None:
@@ -176,17 +178,17 @@ class TextStudy(TaskStudy[Config, Problem]):
         of = config.training
         return of.fine_tune_epochs if stage == FINE_TUNING else of.epochs or 0
 
-    def decided_by(self, config: Config) -> str:
-        """See :meth:`Study.decided_by`."""
+    def selection_score(self, config: Config) -> str:
+        """See :meth:`Study.selection_score`."""
         return "valid_accuracy" if config.training.fine_tune_epochs else "valid_knn"
 
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        own = settle("method", config.method, METHODS, swept)
+        own = resolve_flags("method", config.method, METHODS, swept)
         said = ["no pre-training"]
         if _pretrains(config):
-            said = [config.method.method, in_words(config.objective, swept, TEXT_LOSSES)]
+            said = [config.method.method, describe_loss(config.objective, swept, TEXT_LOSSES)]
             if "temperature" not in swept:
                 said.append(f"temperature={own['temperature']:g}")
         if n := config.training.fine_tune_epochs:
@@ -231,7 +233,7 @@ class TextStudy(TaskStudy[Config, Problem]):
                 batches=self.batches(config, problem, run.phase),
                 measure=self.measure(config, problem, run.phase), stage=PRE_TRAINING,
             )  # fmt: skip
-            contrast = Learned.of(task, fitted)
+            contrast = TrainedModel.from_fit(task, fitted)
         start = _start_of(config, problem, run.seed, contrast)
         if options.fine_tune_epochs:
             history.clear()
@@ -243,15 +245,22 @@ class TextStudy(TaskStudy[Config, Problem]):
                 measure=measure_accuracy(problem) if run.phase == "search" else None,
                 stage=FINE_TUNING, numbers={**run.numbers, "lr": rate},
             )  # fmt: skip
-            classifier = Learned.of(task, fitted)
+            classifier = TrainedModel.from_fit(task, fitted)
         return Stages(contrast, start, classifier, history)
 
-    def trained(self, config: Config, problem: Problem, run: Run, fitted: Stages) -> TextLearned:
+    def trained(
+        self, config: Config, problem: Problem, run: Run, fitted: Stages
+    ) -> TrainedTextModel:
         """See :meth:`TaskStudy.trained`."""
-        return TextLearned.of(problem, fitted)
+        return TrainedTextModel.from_stages(problem, fitted)
 
     def evaluate(
-        self, config: Config, problem: Problem, learned: TextLearned, seed: int, on_stage: OnStage
+        self,
+        config: Config,
+        problem: Problem,
+        learned: TrainedTextModel,
+        seed: int,
+        on_stage: OnStage,
     ) -> Evaluation:
         """Evaluates the classifier, the features, and the weights of the loss."""
         found, entry = evaluate_texts(config, learned, seed), TEXT_LOSSES[config.objective.loss]
@@ -260,7 +269,7 @@ class TextStudy(TaskStudy[Config, Problem]):
         truth = evaluate_weights(entry, learned.contrast, learned.test, seed)
         return Evaluation(found.metrics | truth.metrics, found.cases, truth.calibration)
 
-    def save(self, learned: TextLearned, folder: Path) -> None:
+    def save(self, learned: TrainedTextModel, folder: Path) -> None:
         """Writes the encoder, and features of the test texts before and after fine-tuning."""
         save_encoder(folder, learned)
         write_arrays(
@@ -270,13 +279,13 @@ class TextStudy(TaskStudy[Config, Problem]):
         )  # fmt: skip
 
     def draw(
-        self, config: Config, problem: Problem, learned: TextLearned, evaluation: Evaluation,
+        self, config: Config, problem: Problem, learned: TrainedTextModel, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Draws a t-SNE plot of test texts."""
-        from .._plots import draw_embedding, pictured  # Matplotlib is slow to import
+        from .._plots import draw_embedding, plotted_slice  # Matplotlib is slow to import
 
-        some = pictured(len(learned.test))
+        some = plotted_slice(len(learned.test))
         draw_embedding(
             folder / EMBEDDING, np.asarray(learned.features)[some], learned.test.labels[some],
             learned.test.classes, f"{title}: test texts by t-SNE", config.protocol.seed,
@@ -295,7 +304,7 @@ def _with_head(config: Config, problem: Problem) -> models.Network:
 
 
 def _start_of(
-    config: Config, problem: Problem, seed: int, contrast: Learned | None
+    config: Config, problem: Problem, seed: int, contrast: TrainedModel | None
 ) -> tuple[Any, Any]:
     """Returns the encoder before fine-tuning: pre-trained, or freshly initialized."""
     if contrast is not None:

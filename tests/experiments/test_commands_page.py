@@ -19,8 +19,8 @@ from _helpers.pages import DOCS
 
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
-from experiments._ranges import holds
-from experiments._registry import limits_of, settle, sweepable, with_flags
+from experiments._ranges import is_within
+from experiments._registry import limits_of, resolve_flags, sweepable, with_flags
 from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments.calibration import _options as of_calibration
@@ -118,10 +118,10 @@ def test_a_loss_takes_one_file_and_one_line():
     entries = {**OBJECTIVES, "margin": entry("recommend/objectives", "MARGIN")}
     made = with_flags(KindOptions, "kind", entries)
     options = tyro.cli(made, args=["--kind", "margin"])
-    values = settle("kind", options, entries)
+    values = resolve_flags("kind", options, entries)
     assert values == {"n_neg": 1, "temperature": 1.0, "margin": 0.5}
     assert "margin" in sweepable(entries)
-    assert not holds(limits_of(entries, "margin")["margin"], -0.1)
+    assert not is_within(limits_of(entries, "margin")["margin"], -0.1)
     pos, neg = jnp.array([2.0]), jnp.array([[1.8]])
     loss = entries["margin"].loss(pos, neg, margin=0.5, temperature=2.0)
     assert float(loss) == pytest.approx(0.5 - 0.1)
@@ -133,7 +133,7 @@ def test_a_sampler_takes_one_file_and_one_line():
     made = with_flags(KindOptions, "kind", {"margin": popular, **entries})
     options = tyro.cli(made, args=["--kind", "popular", "--popularity-power", "2"])
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
-    sampler = popular.make(Context(log, "", 1), **settle("kind", options, entries))
+    sampler = popular.make(Context(log, "", 1), **resolve_flags("kind", options, entries))
     weights = np.asarray(sampler.weights)
     assert weights[0] / weights[1] == pytest.approx(9)
     assert "popularity_power" not in sweepable(entries)
@@ -141,7 +141,7 @@ def test_a_sampler_takes_one_file_and_one_line():
 
 def test_an_encoder_takes_one_file_and_one_line():
     narrow = entry("recommend/encoders", "NARROW")
-    values = settle(
+    values = resolve_flags(
         "kind", with_flags(KindOptions, "kind", {"margin": narrow})(), {"margin": narrow}
     )
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
@@ -151,7 +151,7 @@ def test_an_encoder_takes_one_file_and_one_line():
 
 def test_a_contrast_takes_one_file_and_one_line():
     damped = entry("recommend/contrasts", "DAMPED")
-    values = settle(
+    values = resolve_flags(
         "kind", with_flags(KindOptions, "kind", {"margin": damped})(), {"margin": damped}
     )
     assert values == {"contrast_weight": 0.2, "contrast_temperature": 0.2, "damping": 0.5}

@@ -15,7 +15,7 @@ from _helpers.refusals import raises
 
 from crl_jax.data import DATASETS, Interactions
 from experiments import _rundir as rundir
-from experiments._ranges import holds
+from experiments._ranges import is_within
 from experiments._registry import filled
 from experiments._schema import to_json
 from experiments.recommend._config import SCHEMA, Config, anchor
@@ -93,7 +93,7 @@ def test_flags_out_of_range_are_named_with_their_value(name):
     assert float(str(raised.value).rpartition("got ")[2].rstrip(".")) == pytest.approx(
         float(value), nan_ok=True
     )
-    assert not [other for other in others if holds(RANGES[name], kind(other))]
+    assert not [other for other in others if is_within(RANGES[name], kind(other))]
 
 
 def test_ends_of_ranges_count():

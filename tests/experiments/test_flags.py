@@ -4,7 +4,7 @@ import pytest
 from _helpers.refusals import raises
 
 from crl_jax.data import DATASETS
-from experiments._program import in_flags, spoken, suggest
+from experiments._program import in_flags, rename_arguments, suggest
 from experiments.recommend import main
 from experiments.recommend._config import SCHEMA
 
@@ -47,7 +47,7 @@ def test_every_flag_is_one_of_the_command(capsys):
 def test_an_argument_that_shares_its_name_with_a_flag_is_named_as_what_it_is():
     with (
         raises(ValueError, match=r"^the test part must differ from `other`$"),
-        spoken(test="the test part"),
+        rename_arguments(test="the test part"),
     ):
         raise ValueError("`test` must differ from `other`")
 

@@ -8,7 +8,7 @@ from _helpers.modalities import MODALITIES, write_images
 from _helpers.studies import finish, history, kill, prepare, read, resume, task_of
 
 from crl_jax import data, tasks, train
-from experiments import _learned, images
+from experiments import _trained_model, images
 from experiments.images import _evaluate as of_images
 from experiments.pairs import _evaluate as of_pairs
 from experiments.text import _host as host_texts
@@ -67,7 +67,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
     flags += ["--epochs", "3", "--checkpoint-seconds", "0", "--batches"]
     finish(of.module.main, whole, [*flags, "host"])
     assert not sizes
-    for module in (_learned, of_images, of_pairs):
+    for module in (_trained_model, of_images, of_pairs):
         monkeypatch.setattr(module, "ON_DEVICE", 20)
     arguments = [*flags, "disk" if on_disk else "host", "--out", str(killed)]
     kill(of.module.main, arguments, monkeypatch, lambda checkpoint, loop: loop.epoch == 1)

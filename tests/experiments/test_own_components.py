@@ -14,7 +14,7 @@ from experiments.recommend import main
 from experiments.recommend._config import SCHEMA, Config
 from experiments.recommend._study import Recommend
 from experiments.recommend.contrasts import LOSSES as CONTRAST_LOSSES
-from experiments.recommend.contrasts import settle_contrast
+from experiments.recommend.contrasts import resolve_contrast_flags
 from experiments.recommend.encoders import ENCODERS
 from experiments.recommend.objectives import OBJECTIVES
 from experiments.recommend.sampling import SAMPLERS
@@ -113,7 +113,7 @@ def test_their_flags_come_from_their_signatures():
 def main_message(flags):
     """Runs the checks that follow flag parsing, for their error."""
     config, _, _ = configure(Recommend(), flags)
-    SCHEMA.settle(config)
+    SCHEMA.resolve_flags(config)
 
 
 @pytest.mark.slow
@@ -160,13 +160,13 @@ def test_views_take_a_loss_of_ones_own():
     from experiments.images._config import SCHEMA, Config
 
     config = SCHEMA.parse(["--loss", "own_parts:hinge", "--margin", "0.5"], Config(), "")
-    assert SCHEMA.settle(config)["loss"] == {"margin": 0.5, "power": 2.0}
+    assert SCHEMA.resolve_flags(config)["loss"] == {"margin": 0.5, "power": 2.0}
 
 
 def test_contrasts_take_a_loss_of_ones_own():
     flags = ["--contrast", "xsimgcl", "--contrast-loss", "own_parts:hinge"]
     config, _, _ = configure(Recommend(), [*flags, "--contrast-margin", "2"])
-    assert settle_contrast(config.contrasting, "lightgcn", ())["contrast_margin"] == 2.0
+    assert resolve_contrast_flags(config.contrasting, "lightgcn", ())["contrast_margin"] == 2.0
     with raises(ValueError, match="--contrast-power must be a number in \\[1, 4\\], got 5"):
         configure(Recommend(), [*flags, "--contrast-power", "5"])
 

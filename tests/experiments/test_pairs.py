@@ -20,7 +20,7 @@ from experiments.pairs import _evaluate as evaluation
 from experiments.pairs import main
 from experiments.pairs._config import SCHEMA
 from experiments.pairs._evaluate import (
-    Found,
+    EmbeddedTestPart,
     chance,
     evaluate_classes,
     evaluate_pairs,
@@ -118,7 +118,9 @@ def test_recall_by_hand():
     texts = jnp.asarray([eye[0] + 0.1 * eye[1], eye[0] + 0.5 * eye[2], eye[0]])
     test = captioned([0, 1, 2], [7, 7, 8])
     learned = SimpleNamespace()
-    named, by_query = evaluate_retrieval(Found(learned, test, images, texts, SimpleNamespace()))  # pyright: ignore
+    named, by_query = evaluate_retrieval(
+        EmbeddedTestPart(learned, test, images, texts, SimpleNamespace())
+    )  # pyright: ignore
     # Texts 0 and 1 are nearest to image 0, which is correct. So is text 2; images 2 and 1 tie.
     assert by_query[3:].tolist() == [1, 1, 1 / 3]
     # Image 0 ranks text 2 above its own; image 1 ranks the relevant text 0 first; image 2 ranks the
@@ -156,7 +158,7 @@ def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
     of_images = np.array([0.4, -0.2, -0.3, 0.0])  # decision boundary: -0.25
     images = jnp.stack([jnp.cos(of_images), jnp.sin(of_images)], axis=1)
     test = CaptionedImages(pixels, ("x",) * 4, of_text, np.int32([5, 5, 6, -1]))
-    found = Found(SimpleNamespace(), test, images, images, SimpleNamespace())  # pyright: ignore
+    found = EmbeddedTestPart(SimpleNamespace(), test, images, images, SimpleNamespace())  # pyright: ignore
     assert evaluate_classes(found, part) == {"zero_shot": 1.0}
     unknown = replace(found, test=replace(test, groups=np.int32([5, 5, 4, -1])))
     assert evaluate_classes(unknown, part) == {}
@@ -168,7 +170,9 @@ def test_of_photographs_nobody_knows_which_are_equal(photographs):
     assert config.objective.tau_plus == 0.01
     assert not isinstance(Pairs().batches(config, problem, "final").data, tasks.LabelledExamples)
     images, texts = jnp.eye(8), jnp.eye(8)[problem.test.captioned.image_of_text]
-    found = Found(SimpleNamespace(), problem.test.captioned, images, texts, problem.encoder)  # pyright: ignore
+    found = EmbeddedTestPart(
+        SimpleNamespace(), problem.test.captioned, images, texts, problem.encoder
+    )  # pyright: ignore
     named, by_query, _ = evaluate_pairs(found, problem, LOSSES["bayesian"])
     assert not {"false_negatives", "zero_shot"} & named.keys()
     assert named["chance_recall@1"] == pytest.approx(1 / 8)

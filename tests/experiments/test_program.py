@@ -26,7 +26,7 @@ def test_usage_names_the_commands(monkeypatch, capsys):
 )
 def test_help_shows_how_the_command_was_called(name, started, shown, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [started, name, "--help"])
-    monkeypatch.setattr("experiments.__main__.mind", lambda command: command())
+    monkeypatch.setattr("experiments.__main__.run_with_signals", lambda command: command())
     with raises(SystemExit) as left:
         main()
     assert left.value.code == 0
@@ -37,7 +37,7 @@ def test_help_shows_how_the_command_was_called(name, started, shown, monkeypatch
 def test_help_breaks_no_line_in_a_sentence(name, monkeypatch, capsys):
     """Tyro joins the lines of a paragraph, except one that begins with another character."""
     monkeypatch.setattr(sys, "argv", ["crl-jax", name, "--help"])
-    monkeypatch.setattr("experiments.__main__.mind", lambda command: command())
+    monkeypatch.setattr("experiments.__main__.run_with_signals", lambda command: command())
     with raises(SystemExit):
         main()
     described = capsys.readouterr().out.partition("╭")[0].splitlines()[1:]
@@ -46,7 +46,7 @@ def test_help_breaks_no_line_in_a_sentence(name, monkeypatch, capsys):
 
 def test_what_is_not_installed_is_told(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["crl-jax", "recommend"])
-    monkeypatch.setattr("experiments.__main__.mind", lambda command: command())
+    monkeypatch.setattr("experiments.__main__.run_with_signals", lambda command: command())
     monkeypatch.delitem(sys.modules, "experiments.recommend._study", raising=False)
     monkeypatch.setitem(sys.modules, "tyro", None)
     for name in ("experiments.recommend._config", "experiments._schema"):  # they import it

@@ -100,22 +100,22 @@ def entry(epoch: int, seconds: float, **more):
 
 def test_the_speed_leaves_the_compilation_out_and_is_a_bound_until_it_can():
     status = TrainingStatus(("ndcg@20",), {"search": 1_000_000, "final": 10}, "triplets")
-    first = status.of("search", entry(2, 40.0, **{"ndcg@20": [0.1, 0.3]}))
+    first = status.format("search", entry(2, 40.0, **{"ndcg@20": [0.1, 0.3]}))
     # Two runs of two epochs of a million triplets in 40 seconds, compilation included.
     assert first == "loss 0.6000  NDCG@20 0.3000  ≥ 100.0k triplets/s"
-    assert "  1.0M triplets/s" in status.of("search", entry(4, 44.0))
-    assert "≥ 20 triplets/s" in status.of("final", entry(1, 1.0))
+    assert "  1.0M triplets/s" in status.format("search", entry(4, 44.0))
+    assert "≥ 20 triplets/s" in status.format("final", entry(1, 1.0))
 
 
 def test_the_speed_is_that_of_late():
     status = TrainingStatus(("ndcg@20",), {"search": 100}, "triplets")
     for epoch in range(1, 200):  # 1 s each, 10 s after epoch 100
-        said = status.of("search", entry(epoch, epoch + 9 * max(0, epoch - 100)))
+        said = status.format("search", entry(epoch, epoch + 9 * max(0, epoch - 100)))
     assert said.endswith("  20 triplets/s")
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_speed_is_never_a_division_by_nothing(seconds):
     status = TrainingStatus(("ndcg@20",), {"search": 100}, "triplets")
-    status.of("search", entry(1, seconds))
-    assert "triplets" not in status.of("search", entry(2, seconds))
+    status.format("search", entry(1, seconds))
+    assert "triplets" not in status.format("search", entry(2, seconds))

@@ -20,7 +20,7 @@ from crl_jax import baselines, metrics, tasks
 from crl_jax.models import InteractionGraph
 from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
-from experiments._rundir import hold
+from experiments._rundir import lock_file
 from experiments._task_study import trace_step
 from experiments.recommend import main
 from experiments.recommend._config import Config, LossOptions
@@ -317,7 +317,7 @@ def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(
 def test_a_run_directory_is_of_one_process_at_a_time(finished, ratings, capsys):
     (finished / "metrics.json").unlink()
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    with hold(finished / ".lock", busy="free"):
+    with lock_file(finished / ".lock", busy="free"):
         assert main(["--resume", str(finished)]) == 2
         assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
     said = one_line(capsys.readouterr().err)

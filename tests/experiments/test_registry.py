@@ -12,16 +12,16 @@ from _helpers.refusals import raises
 
 from crl_jax import hyperparams, losses, models, samplers, summary
 from crl_jax.data import Interactions
-from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range, holds
+from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range, is_within
 from experiments._registry import (
     Entry,
     Hyperparam,
     count,
+    definitions_by_flag,
     filled,
     limits_of,
-    settle,
+    resolve_flags,
     sweepable,
-    takers,
     with_flags,
     words,
 )
@@ -106,10 +106,10 @@ def test_help_names_entries_values_and_defaults(monkeypatch):
 
 
 def test_values_are_those_given_or_the_defaults():
-    assert settle("kind", parse("--margin", "2"), ENTRIES) == {"margin": 2.0, "slack": 1.0}
-    assert settle("kind", parse("--kind", "soft"), ENTRIES) == {"slack": 0.5}
+    assert resolve_flags("kind", parse("--margin", "2"), ENTRIES) == {"margin": 2.0, "slack": 1.0}
+    assert resolve_flags("kind", parse("--kind", "soft"), ENTRIES) == {"slack": 0.5}
     deep = parse("--kind", "deep", "--depth", "5")
-    values = settle("kind", deep, ENTRIES)
+    values = resolve_flags("kind", deep, ENTRIES)
     assert values == {"depth": 5, "width": 10, "shape": "round"}
     assert filled(deep, values, ("width",)) == MADE("deep", depth=5, shape="round")
 
@@ -118,12 +118,12 @@ def test_values_are_those_given_or_the_defaults():
 def test_flags_of_another_entry_are_refused(swept):
     flags = () if swept else ("--margin", "2")
     with raises(ValueError, match=r"^--kind soft has no --margin; it takes --slack\. --marg"):
-        settle("kind", parse("--kind", "soft", *flags), ENTRIES, swept)
+        resolve_flags("kind", parse("--kind", "soft", *flags), ENTRIES, swept)
 
 
 def test_for_whom_a_refused_flag_is_is_told():
     with raises(ValueError, match=r" --slack is for hinge, soft\.$"):
-        settle("kind", parse("--kind", "deep", "--slack", "1"), ENTRIES)
+        resolve_flags("kind", parse("--kind", "deep", "--slack", "1"), ENTRIES)
 
 
 def test_ranges_are_those_of_the_chosen_entry():
@@ -158,7 +158,7 @@ def test_flags_of_encoders_are_not_swept():
         make=lambda log, **_: models.MatrixFactorization(log.n_users, log.n_items),
     )
     assert sweepable({"narrow": narrow}) == ()
-    assert not {*takers(ENCODERS)} & {*SCHEMA.sweepable}
+    assert not {*definitions_by_flag(ENCODERS)} & {*SCHEMA.sweepable}
 
 
 @dataclass(frozen=True)
@@ -211,10 +211,10 @@ def test_a_loss_has_its_counts_and_a_temperature():
     ids=[choice for _, choice, _ in SCHEMA.choices],
 )
 def test_defaults_of_every_entry_lie_in_their_ranges(entries):
-    for name, of in takers(entries).items():
+    for name, of in definitions_by_flag(entries).items():
         for hyperparam in of.values():
             if hyperparam.limits is not None and hyperparam.default is not None:
-                assert holds(hyperparam.limits, hyperparam.default), name
+                assert is_within(hyperparam.limits, hyperparam.default), name
 
 
 def test_a_swept_number_goes_to_the_field_that_it_sets():

@@ -18,7 +18,7 @@ from scipy import stats
 
 from crl_jax import data, losses, models, samplers, tasks
 from crl_jax.data import Interactions, simulate
-from experiments._rundir import hold
+from experiments._rundir import lock_file
 from experiments.recommend._occupations import occupations
 from experiments.reproduce import chapter_4, command, main, store, training
 from experiments.reproduce.command import TARGETS, show_targets
@@ -202,7 +202,7 @@ def test_invalid_flags_are_refused(run, arguments, message):
 
 
 def test_a_target_is_made_by_one_process_at_a_time(run, out):
-    with hold(out / ".table-4.2.lock", busy="free"):
+    with lock_file(out / ".table-4.2.lock", busy="free"):
         code, printed = run("table-4.2", *SHORT)
     assert code == 2
     assert "another process is making table-4.2" in printed

@@ -17,7 +17,7 @@ from _helpers.refusals import raises
 from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
 from experiments._files import remove_partial
-from experiments._rundir import hold
+from experiments._rundir import lock_file
 from experiments.recommend import _saved as saved
 from experiments.recommend._config import SCHEMA, Config, anchor
 from experiments.recommend._options import DataOptions
@@ -101,9 +101,9 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
 HOLDER = """
 import sys, time
 from pathlib import Path
-from experiments._rundir import hold
+from experiments._rundir import lock_file
 from experiments.recommend._options import DataOptions
-with hold(Path(sys.argv[1]), busy="held"):
+with lock_file(Path(sys.argv[1]), busy="held"):
     print("holding", flush=True)
     time.sleep(60)
 """
@@ -118,12 +118,12 @@ def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path):
         assert process.stdout.readline() == b"holding\n"
         with (
             raises(ValueError, match="somebody is there"),
-            hold(path, busy="somebody is there"),
+            lock_file(path, busy="somebody is there"),
         ):
             pass
         process.kill()
         process.wait(timeout=60)
-    with hold(path, busy="still held"):
+    with lock_file(path, busy="still held"):
         assert path.exists()
     assert not path.exists()
 
@@ -132,10 +132,10 @@ def test_a_lock_can_be_waited_for(tmp_path):
     path, events = tmp_path / ".lock", []
 
     def wait():
-        with hold(path):
+        with lock_file(path):
             events.append("second")
 
-    with hold(path):
+    with lock_file(path):
         thread = threading.Thread(target=wait)
         thread.start()
         thread.join(0.1)
@@ -147,7 +147,7 @@ def test_a_lock_can_be_waited_for(tmp_path):
 
 def test_where_there_are_no_locks_nothing_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments._rundir.fcntl", None)
-    with hold(tmp_path / ".lock", busy="held"), hold(tmp_path / ".lock", busy="held"):
+    with lock_file(tmp_path / ".lock", busy="held"), lock_file(tmp_path / ".lock", busy="held"):
         assert not list(tmp_path.iterdir())
 
 
@@ -203,9 +203,9 @@ def test_a_history_that_cannot_be_written_is_named():
 
 def test_each_of_several_processes_resumes_as_itself(tmp_path):
     (tmp_path / rundir.CONFIG).write_text("{}")
-    said = rundir.going_on(tmp_path, "recommend", "1/2@localhost:1234")
+    said = rundir.resume_advice(tmp_path, "recommend", "1/2@localhost:1234")
     assert said.endswith(f"--resume {tmp_path} --processes 1/2@localhost:1234")
-    assert rundir.going_on(tmp_path, "recommend").endswith(f"--resume {tmp_path}")
+    assert rundir.resume_advice(tmp_path, "recommend").endswith(f"--resume {tmp_path}")
 
 
 def test_a_run_directory_is_claimed_by_one(tmp_path):

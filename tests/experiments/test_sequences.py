@@ -235,7 +235,7 @@ def test_histories_find_the_items_of_the_run_as_numbers_or_text(ids, given):
         (["--loss", "gbce", "--calibration", "2"], "--calibration must be a number in [0, 1]"),
         (["--negatives", "all", "--n-neg", "2"], "--negatives all uses all items; omit --n-neg."),
         (["--n-heads", "3"], "--n-heads must divide --width, 64, got 3"),
-        (["--batch-size", "401"], "--batch-size must be at most the 400 users to learn from"),
+        (["--batch-size", "401"], "--batch-size must be at most the 400 training users"),
         (["--user-col", "u"], "--data simulated does not use --user-col; omit it."),
         (["--data", "nowhere"], "nowhere"),
         (["--data", "untimed.csv"], "--data untimed.csv has no timestamps"),

@@ -21,13 +21,13 @@ while True:
 }
 COMMAND = """
 import sys
-from experiments._signals import advise, mind
+from experiments._signals import advise, run_with_signals
 def command():
     {advice}
     print("begun", flush=True)
     exec(sys.argv[1])
 {before}
-mind(command)
+run_with_signals(command)
 """
 
 
@@ -66,7 +66,9 @@ def test_an_ignored_signal_stays_ignored():
 
 
 def test_a_command_that_ends_by_itself_keeps_its_status():
-    code = "import sys; from experiments._signals import mind; sys.exit(mind(lambda: 7))"
+    code = (
+        "import sys; from experiments import _signals as s; sys.exit(s.run_with_signals(lambda: 7))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 7
 
 

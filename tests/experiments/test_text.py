@@ -17,13 +17,19 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from crl_jax import models, tasks
 from experiments import _rundir as rundir
-from experiments._learned import Learned
 from experiments._study import Run
 from experiments._study_command import configure
+from experiments._trained_model import TrainedModel
 from experiments._truth import some_of
 from experiments.text._config import SCHEMA
 from experiments.text._embed import load_encoder
-from experiments.text._evaluate import Stages, TextLearned, _scores, correlation, measure_dropout
+from experiments.text._evaluate import (
+    Stages,
+    TrainedTextModel,
+    _scores,
+    correlation,
+    measure_dropout,
+)
 from experiments.text._problem import Pairs, drawn
 from experiments.text._study import FINE_TUNING, PRE_TRAINING, TextStudy, _start_of
 from experiments.text.methods import METHODS
@@ -56,7 +62,9 @@ def test_texts_are_evaluated_by_their_classes_with_published_weights(texts, tmp_
     flags = [*OF_WEIGHTS, "--pooling", "cls", "--weights", str(weights), "--data", str(texts)]
     study = TextStudy()
     config, problem = prepare(study, [*flags, *DROPOUT])
-    learned = TextLearned.of(problem, Stages(None, _start_of(config, problem, 0, None), None, []))
+    learned = TrainedTextModel.from_stages(
+        problem, Stages(None, _start_of(config, problem, 0, None), None, [])
+    )
     found = study.evaluate(config, problem, learned, 0, lambda _: None)
     predicted, labels = np.asarray(learned.predicted(0)), np.arange(30) % 3
     want = precision_recall_fscore_support(labels, predicted, average="macro", zero_division=0)
@@ -112,7 +120,8 @@ def test_what_was_pre_trained_is_fine_tuned(texts, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, params, trained.contrast.params["backbone"])
     begun = task_of(TextStudy(), config, problem).init(jax.random.key(0))[0]["backbone"]
     assert not np.array_equal(params["token_embedding"], begun["token_embedding"])
-    learned = TextLearned.of(problem, trained)  # fine-tuned with a negligible learning rate
+    # Fine-tuned with a negligible learning rate.
+    learned = TrainedTextModel.from_stages(problem, trained)
     np.testing.assert_allclose(learned.features, learned.features_before, atol=1e-5)
 
 
@@ -130,7 +139,7 @@ def test_pairs_are_ranked_by_their_cosines():
     features = jnp.array([[1.0, 0], [2, 0], [0, 3], [1, 1], [-1, 0.5]])
     pairs = Pairs(np.array([0, 0, 0, 2]), np.array([1, 3, 2, 4]), np.array([4.0, 5, 1, 2]))
     # The cosines are 1, 0.71, 0 and 0.45, with ranks 4, 3, 1, 2; the scores have ranks 3, 4, 1, 2.
-    encoder = Learned(Given(models.Network(TINY), lambda key, x: x), features, {})
+    encoder = TrainedModel(Given(models.Network(TINY), lambda key, x: x), features, {})
     assert float(correlation(encoder, pairs)) == pytest.approx(1 - 6 * 2 / (4 * 15))
     cosines = [1, 0.5**0.5, 0, 0.5 / 1.25**0.5]
     assert float(correlation(encoder, pairs)) == pytest.approx(
@@ -205,7 +214,7 @@ def test_two_dropouts_of_a_text_are_compared(rate, size, texts):
     given = task.init(jax.random.key(0))
     alignment, uniformity = jax.jit(measure_dropout)(task, *given, places)
     assert (float(alignment) < 1e-6) == (rate == "0")
-    z = np.asarray(Learned(task, *given).features(places), np.float64)
+    z = np.asarray(TrainedModel(task, *given).features(places), np.float64)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     square = np.sum((z[:, None] - z) ** 2, axis=-1)[~np.eye(size, dtype=bool)]
     assert float(uniformity) == pytest.approx(np.log(np.mean(np.exp(-2 * square))), abs=1e-5)

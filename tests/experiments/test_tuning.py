@@ -121,8 +121,8 @@ def test_points_of_one_space_are_trained_eight_at_a_time(tmp_path):
 def test_an_earlier_space_wins_within_four_percent(scores, want):
     """Each space has two points, of which the second was not trained completely."""
     sizes, chosen = [2, 2, 2], (0, 2, 4)
-    short = train.Trained(0, tuple(range(6)), (2.0,) * 6, (SHORT,) * 6, 1.0)
-    complete = train.Trained(1, chosen, scores, (EPOCHS,) * 3, 1.0)
+    short = train.RungResult(0, tuple(range(6)), (2.0,) * 6, (SHORT,) * 6, 1.0)
+    complete = train.RungResult(1, chosen, scores, (EPOCHS,) * 3, 1.0)
     found = train.HalvingResult(4, EPOCHS, 1.0, (short, complete))
     assert _preferred(found, sizes, 1) == (chosen[want], EPOCHS, scores[want])
 
@@ -132,9 +132,9 @@ def test_candidates_of_a_blend_are_the_best_of_each_kind_that_is_close():
     has a better score by its short training alone."""
     kinds = "a", "a", "b", "b", "c", "e", "f", "d"
     spaces = [replace(space(0), kind=kind) for kind in kinds]
-    short = train.Trained(0, (3, 5), (2.0, 2.0), (SHORT,) * 2, 1.0)
+    short = train.RungResult(0, (3, 5), (2.0, 2.0), (SHORT,) * 2, 1.0)
     scores = (0.99, 1.0, 0.9, 0.79, np.nan, 0.81)
-    complete = train.Trained(1, (0, 1, 2, 4, 6, 7), scores, (8, 9, 7, 6, 5, 4), 1.0)
+    complete = train.RungResult(1, (0, 1, 2, 4, 6, 7), scores, (8, 9, 7, 6, 5, 4), 1.0)
     found = train.HalvingResult(0, 8, 1.0, (short, complete))
     choice = train.Selection(1, 9, 1.0, np.zeros(8), np.zeros(8))
     members = _members(found, spaces, choice, 1)

@@ -8,7 +8,7 @@ from _helpers.refusals import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crl_jax.train import Trained, successive_halving
+from crl_jax.train import RungResult, successive_halving
 
 
 def trainer(quality, epochs, seconds_per_epoch=1.0):
@@ -19,7 +19,7 @@ def trainer(quality, epochs, seconds_per_epoch=1.0):
         calls.append((rung, candidates))
         scores = tuple(quality[rung][i] for i in candidates)
         seconds = seconds_per_epoch * epochs[rung] * len(candidates)
-        return Trained(rung, candidates, scores, (epochs[rung],) * len(candidates), seconds)
+        return RungResult(rung, candidates, scores, (epochs[rung],) * len(candidates), seconds)
 
     return train_fn, calls
 
@@ -124,7 +124,7 @@ def test_an_interrupted_search_continues(n_done):
 
 def test_trainings_of_another_search_are_refused():
     train_fn, _ = trainer([[1, 2]], (3,))
-    done = [Trained(0, (1,), (0.5,), (3,), 1.0)]
+    done = [RungResult(0, (1,), (0.5,), (3,), 1.0)]
     with raises(
         ValueError,
         match=re.escape(

@@ -15,7 +15,7 @@ from .._errors import DataError, Note
 from .._images._cache import decode_to_disk, source_name
 from .._images._decode import decode_images, pillow_version, resize
 from .._images._folders import list_images
-from .._images._images import NO_LABEL, Images, ImageSplit, Loaded
+from .._images._images import NO_LABEL, Images, ImageSplit, LoadedImages
 from .._rows import DiskArray
 from ._captioned import CaptionedImages, CaptionedImageSplit, join_captions
 
@@ -63,11 +63,11 @@ def read_folder(
 def _decode_to_disk(
     tree: FileTree, names: list[str], size: int | None, source: Path, cache: Path
 ) -> DiskArray:
-    def read(scratch: Path) -> Loaded:
+    def read(scratch: Path) -> LoadedImages:
         pixels = decode_images(tree, names, size, file=scratch / "images.npy")
         images = Images(pixels, np.full(len(names), NO_LABEL, np.int32), ())
         # The cache is one of image sets, whose parts are a training and a test part.
-        return Loaded(ImageSplit(images, images.take(slice(1))), [])
+        return LoadedImages(ImageSplit(images, images.take(slice(1))), [])
 
     listed = hashlib.sha256("\n".join(names).encode(errors="surrogateescape")).hexdigest()
     key = {"source": fingerprint(source), "names": listed, "pillow": pillow_version()}

@@ -11,7 +11,7 @@ from .._archive import FileTree
 from .._errors import DataError, Note
 from .._rows import Rows, new_rows
 from ._decode import resize
-from ._images import NO_LABEL, Images, ImageSplit, Loaded
+from ._images import NO_LABEL, Images, ImageSplit, LoadedImages
 
 _MAX_TEXT_BYTES = 1 << 20
 _BLOCK = 4096  # images that are converted at a time
@@ -97,7 +97,7 @@ def find_release(tree: FileTree) -> tuple[Release, str] | None:
 
 def read_release(
     tree: FileTree, release: Release, folder: str, size: int | None, scratch: Path | None = None
-) -> Loaded:
+) -> LoadedImages:
     """Reads the images and labels of a release in ``folder``, resized unless ``size`` is None.
 
     Pixels are written to files in the folder ``scratch`` unless it is None.
@@ -147,7 +147,7 @@ def read_release(
         if len(records[name]) != file.count
     ]
     text = f"{{n}} files have another length than in {release.title}: {', '.join(changed)}"
-    return Loaded(ImageSplit(**parts), [Note(len(changed), text)])
+    return LoadedImages(ImageSplit(**parts), [Note(len(changed), text)])
 
 
 def _records(

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._errors import DataError, Note
 from .._rows import DiskArray, FileRows
-from ._images import Images, ImageSplit, Loaded
+from ._images import Images, ImageSplit, LoadedImages
 
 _METADATA = "made_of.json"
 _BLOCK_BYTES = 4 << 20
@@ -28,7 +28,7 @@ def source_name(path: Path) -> str:
     return f"{path.name[:80]}-{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]}"
 
 
-def load_cached(folder: Path, key: dict[str, str], on_disk: bool = False) -> Loaded | None:
+def load_cached(folder: Path, key: dict[str, str], on_disk: bool = False) -> LoadedImages | None:
     """Returns what :func:`save_cached` wrote for ``key``, or None if it is absent or damaged.
 
     Arrays are read-only memory maps, and with ``on_disk`` images a :class:`DiskArray`. Each file is
@@ -51,12 +51,12 @@ def load_cached(folder: Path, key: dict[str, str], on_disk: bool = False) -> Loa
                 for kind, path in paths.items()
             }
             parts[part] = Images(classes=classes, **arrays)
-        return Loaded(ImageSplit(**parts), [Note(*note) for note in metadata["notes"]])
+        return LoadedImages(ImageSplit(**parts), [Note(*note) for note in metadata["notes"]])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
         return None
 
 
-def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
+def save_cached(folder: Path, key: dict[str, str], loaded: LoadedImages) -> None:
     """Writes the arrays and their metadata atomically, and removes other entries of ``folder``."""
     entry = _entry_folder(folder, key)
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,9 @@ def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
                 partial_entry.rename(entry)
 
 
-def decode_to_disk(folder: Path, key: dict[str, str], read: Callable[[Path], Loaded]) -> Loaded:
+def decode_to_disk(
+    folder: Path, key: dict[str, str], read: Callable[[Path], LoadedImages]
+) -> LoadedImages:
     """Returns cached images whose pixels remain in files.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from .._archive import FileTree
 from .._errors import DataError, Note
 from ._decode import FORMATS, decode_images
-from ._images import NO_LABEL, Images, ImageSplit, Loaded, image_test_mask, rows_of
+from ._images import NO_LABEL, Images, ImageSplit, LoadedImages, image_test_mask, rows_of
 
 _PARTS = {
     "train": "train",
@@ -114,7 +114,7 @@ def find_in_folders(tree: FileTree, fraction: float | None, labelled: bool) -> I
 
 def load_files(
     tree: FileTree, files: ImageFiles, size: int | None, file: Path | None = None
-) -> Loaded:
+) -> LoadedImages:
     """Decodes the files of each part, see :func:`decode_images`."""
     parts = {x: files.parts[x] for x in ("train", "test", "unlabelled") if x in files.parts}
     pixels = decode_images(tree, list(chain(*parts.values())), size, files.notes, file)
@@ -127,7 +127,7 @@ def load_files(
             files.classes,
             np.array([*labels], np.str_),
         )
-    return Loaded(ImageSplit(**images), files.notes)
+    return LoadedImages(ImageSplit(**images), files.notes)
 
 
 def _paths_by_part(

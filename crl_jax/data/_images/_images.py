@@ -131,7 +131,7 @@ class ImageSplit(Split):
         check_same_classes(self)
 
 
-class Loaded(NamedTuple):
+class LoadedImages(NamedTuple):
     """Data of a reader and its warnings."""
 
     split: ImageSplit

@@ -13,7 +13,7 @@ from ._binary import find_release, read_release
 from ._cache import decode_to_disk, load_cached, save_cached, source_name
 from ._decode import check_size, pillow_version, resized
 from ._folders import find_in_folders, find_tiny_imagenet, load_files
-from ._images import Images, ImageSplit, Loaded, as_images, digits, split_images
+from ._images import Images, ImageSplit, LoadedImages, as_images, digits, split_images
 from ._tfds import read_tfds_images
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -124,7 +124,7 @@ def _load_path(
     cache: str | Path | None,
     keep: bool,
     on_disk: bool,
-) -> Loaded:
+) -> LoadedImages:
     """Loads a downloadable set, a folder or an archive, by way of the cache of decoded images."""
     if isinstance(source, str) and source in IMAGE_SETS:
         name, digest, path = source, IMAGE_SETS[source].sha256, None
@@ -135,7 +135,7 @@ def _load_path(
     folder = _entries(cache, name, size, test, labelled)
     is_mapped = False
 
-    def read(scratch: Path | None = None) -> Loaded:
+    def read(scratch: Path | None = None) -> LoadedImages:
         nonlocal is_mapped
         archive = path or download(name, cache=cache)
         with open_tree(archive, cache) as tree:

@@ -10,7 +10,7 @@ from .._errors import DataError, Note
 from .._rows import FileRows
 from ._cache import decode_to_disk
 from ._decode import resize
-from ._images import ImageSplit, Loaded, Pixels, as_images, split_images
+from ._images import ImageSplit, LoadedImages, Pixels, as_images, split_images
 
 _SPLITS = {  # in ascending order of precedence
     "train": ("train",),
@@ -25,7 +25,7 @@ def read_tfds_images(
     fraction: float | None,
     labelled: bool = True,
     folder: Path | None = None,
-) -> Loaded:
+) -> LoadedImages:
     """Reads the features ``image`` and ``label`` of ``tensorflow_datasets.load(name)``.
 
     ``fraction`` of a dataset with neither ``test`` nor ``validation`` is sampled for testing.
@@ -46,7 +46,7 @@ def read_tfds_images(
     if "test" in used and fraction is not None:
         raise ValueError(f"`test` requires images without a test part, and {origin} has one.")
 
-    def read(scratch: Path | None) -> Loaded:
+    def read(scratch: Path | None) -> LoadedImages:
         arrays = {
             part: _read_split(tfds, splits[split], f"{origin}, {split}", size, scratch)
             for part, split in used.items()
@@ -63,7 +63,7 @@ def read_tfds_images(
         notes = [Note(len(unused), f"{{n}} splits are not read: {', '.join(unused)}")]
         if "test" not in parts:
             parts.update(split_images(parts["train"], fraction, origin, labelled).parts())
-        return Loaded(ImageSplit(**parts), notes)
+        return LoadedImages(ImageSplit(**parts), notes)
 
     return read(None) if folder is None else decode_to_disk(folder, {"set": info.full_name}, read)
 

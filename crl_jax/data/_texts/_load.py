@@ -10,7 +10,7 @@ import numpy as np
 from ..._checks import check_count, check_range
 from .._archive import Encoding, read_text
 from .._errors import DataError, warn_if
-from .._readers import say_missing
+from .._readers import missing_file_message
 from ._docstrings import docstrings
 from ._table import Column, Table, read_table, refuse_unknown_header
 from ._texts import Texts, TextSplit, as_texts, sorted_classes, split_texts
@@ -150,7 +150,7 @@ def _part_files(path: Path) -> dict[str, Path]:
             parts[part] = file
     if folder != path:
         if path.name not in datasets:
-            raise FileNotFoundError(say_missing(path))
+            raise FileNotFoundError(missing_file_message(path))
         return datasets[path.name]
     if len(datasets) != 1:
         names = ", ".join(sorted(datasets)) or "none"

@@ -1,4 +1,4 @@
-"""Learned models of two-view training: features, embeddings of views, and their quality."""
+"""Trained models of two-view training: features, embeddings of views, and their quality."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ _ALIGNED = 1000
 
 
 @dataclass(frozen=True)
-class Learned:
-    """Learned model of a training.
+class TrainedModel:
+    """Trained model.
 
     Attributes:
       task: The trained task.
@@ -32,7 +32,7 @@ class Learned:
     model_state: Any
 
     @classmethod
-    def of(cls, task: Any, fitted: train.FitResult) -> "Learned":
+    def from_fit(cls, task: Any, fitted: train.FitResult) -> "TrainedModel":
         """Returns the learned model of a training with a single run."""
         model_state = jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
         return cls(task, fitted.run(), model_state)
@@ -54,9 +54,9 @@ class Learned:
         """Returns unit-norm embeddings of two random views of each example."""
         return _two_views(self.task, self.params, self.model_state, jnp.asarray(examples), seed)
 
-    def of_views(self, examples: Any, seed: int) -> dict[str, Any]:
+    def view_metrics(self, examples: Any, seed: int) -> dict[str, Any]:
         """Returns alignment and uniformity of the view embeddings of a subset of examples."""
-        return _aligned(*self.two_views(examples[spaced(len(examples), _ALIGNED)], seed))
+        return _aligned(*self.two_views(examples[evenly_spaced(len(examples), _ALIGNED)], seed))
 
 
 def in_parts(compute: Callable[[Any], jax.Array], examples: Any, size: int) -> jax.Array:
@@ -103,7 +103,7 @@ def _of_views(examples: Any, seed: Any, task: Any, params: Any, model_state: Any
     return {f"train_{name}": value for name, value in found.items()}
 
 
-def spaced(n: int, most: int) -> slice:
+def evenly_spaced(n: int, most: int) -> slice:
     """Returns a slice of ``n`` examples: ``most`` at most, evenly spaced."""
     step = max(1, n // most)
     return slice(0, most * step, step)
