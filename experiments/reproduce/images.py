@@ -104,7 +104,6 @@ class ImageTable:
     Attributes:
       datasets: Datasets of the published table.
       groups: Rows of each group, by suffix of its name.
-      small_groups: Groups at small scale; by default all.
       timed: Whether the rows are timed for a few steps instead of trained.
       reported: Reported metrics. At the published scale, those named ``linear`` are preceded by
         those of the published protocol, next to the published results.
@@ -112,7 +111,6 @@ class ImageTable:
 
     groups: Mapping[str, Sequence[Line]]
     datasets: tuple[str, ...]
-    small_groups: Mapping[str, Sequence[Line]] | None = None
     timed: bool = False
     reported: ReportedMetrics = ReportedMetrics(("linear", "knn"), "linear", "images")
 
@@ -154,9 +152,8 @@ class ImageTable:
             "training": {"epochs": options.epochs} if options.epochs else {},
         }
         base = small if options.scale == "small" else published
-        few = self.small_groups if options.scale == "small" else None
         problem = None
-        for suffix, lines in (few or self.groups).items():
+        for suffix, lines in self.groups.items():
             chosen = choose({line.label: line for line in lines}, options.methods)
             trainings = []
             for line in chosen:
@@ -284,7 +281,6 @@ TARGETS = {
         "the number of negatives",
         datasets=("cifar10", "stl10"),
         groups=_numbers_of_negatives(30, 62, 126, 254, 510),
-        small_groups=_numbers_of_negatives(62, 254),
     ),
     "table-6.6": _target(
         "the hardness of BCL",
