@@ -25,6 +25,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_shape
+from .._floats import float_dtype
 from .._pytree import pytree_dataclass
 
 BLOCK = 1024
@@ -131,7 +132,7 @@ def _plain(matrix: BitMatrix, table: Array, *, transposed: bool) -> Array:
     """Product by unpacking blocks of rows one after another."""
     words = matrix.words.reshape(-1, _WORDS, matrix.words.shape[1])
     # Sums over blocks in half precision would be rounded once per block.
-    dtype = jnp.float32 if jnp.finfo(table.dtype).bits < 32 else table.dtype
+    dtype = float_dtype(table)
     product = partial(jnp.matmul, precision=lax.Precision.HIGHEST, preferred_element_type=dtype)
     if not transposed:
         sums = lax.map(lambda words: product(_unpacked(words, table.dtype), table), words)

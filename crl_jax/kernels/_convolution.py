@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._checks import check_choice, check_count
+from .._floats import float_dtype
 from ._microbatch import sum_over_microbatches
 
 Convolution = Literal["auto", "xla", "cpu"]
@@ -156,6 +157,6 @@ def _taps(x: Array, grad: Array, stride: int, size: int) -> Array:
     ]
     taps = jax.lax.conv_general_dilated(
         images, weights, (1, 1), edges, rhs_dilation=(stride, stride), dimension_numbers=_AXES,
-        preferred_element_type=jnp.float32 if jnp.finfo(grad.dtype).bits < 32 else grad.dtype,
+        preferred_element_type=float_dtype(grad),
     )  # fmt: skip
     return taps.transpose(1, 2, 0, 3)
