@@ -41,6 +41,7 @@ _ROWS = 2048
 _STATIC = ("where", "weights", "reduce_fn", "bins", "temperature")
 
 
+@check_arguments
 def fused_view_loss(
     loss: Loss,
     z1: Float[Array, "batch dim"],

@@ -43,6 +43,7 @@ Loss = Callable[..., Array]
 TileSum = Callable[..., tuple[Array, Array]]
 
 
+@check_arguments
 def tiled_view_loss(
     loss: Loss,
     z1: Float[Array, "batch dim"],

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_count, check_int32, check_shape
 from .._floats import at_least_float32
+from .._hyperparams import check_arguments
 from ._features import class_labels, has_class
 
 
@@ -32,6 +33,7 @@ class ClassScores(NamedTuple):
     micro_f1: Float[Array, ""]
 
 
+@check_arguments
 def precision_recall_f1(
     labels: Int[Array, "n"],
     predicted: Int[Array, "n"],

@@ -1,21 +1,25 @@
 """Weighted nearest-neighbour classification of representations."""
 
 from functools import partial
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_blocks
-from .._checks import check_count, check_range, check_shape
+from .._checks import check_count, check_shape
 from .._floats import at_least_float32
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar, check_arguments
 from .._reduce import masked_mean
 from .._scaling import normalize_rows
 from ._features import HIGHEST, class_labels, has_class
 from ._top_k import top_k
 
+_Temperature = Annotated[Scalar, Range(0, jnp.inf, low_open=True, high_open=True)]
 
+
+@check_arguments
 def knn_accuracy(
     queries: Float[Array, "n dim"],
     query_labels: Int[Array, "n"],
@@ -24,7 +28,7 @@ def knn_accuracy(
     *,
     n_classes: int,
     k: int = 200,
-    temperature: Scalar = 0.07,
+    temperature: _Temperature = 0.07,
     leave_out: Int[Array, "n"] | None = None,
     bank_where: Bool[Array, "m"] | None = None,
     where: Bool[Array, "n"] | None = None,
@@ -71,6 +75,7 @@ def knn_accuracy(
     return masked_mean(correct, where=keep if where is None else keep & where)
 
 
+@check_arguments
 def knn_predict(
     queries: Float[Array, "n dim"],
     bank: Float[Array, "m dim"],
@@ -78,7 +83,7 @@ def knn_predict(
     *,
     n_classes: int,
     k: int = 200,
-    temperature: Scalar = 0.07,
+    temperature: _Temperature = 0.07,
     leave_out: Int[Array, "n"] | None = None,
     bank_where: Bool[Array, "m"] | None = None,
     block_size: int = 256,
@@ -137,9 +142,6 @@ def knn_predict(
     if not 1 <= k <= m:
         raise ValueError(f"`k` must lie in [1, {m}], the size of the bank, got {k}.")
     queries, bank = at_least_float32(queries, bank)
-    check_range(
-        "temperature", temperature, 0, jnp.inf, low_open=True, high_open=True, dtype=bank.dtype
-    )
     if leave_out is None:
         leave_out = jnp.full(n, -1, jnp.int32)
     voters = has_class(labels, n_classes)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._blocks import map_blocks
 from .._checks import check_count, check_int32, check_shape
 from .._floats import at_least_float32
+from .._hyperparams import check_arguments
 from .._scaling import normalize_rows
 from ._features import HIGHEST, best_class
 
@@ -116,6 +117,7 @@ def retrieval_ranks(
     return _ranks(queries, answers, query_ids, answer_ids, block_size)
 
 
+@check_arguments
 def zero_shot(
     embeddings: Float[Array, "n dim"],
     class_embeddings: Float[Array, "n_classes *prompts dim"],

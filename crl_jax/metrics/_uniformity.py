@@ -1,22 +1,24 @@
 """Uniformity of representations on the hypersphere."""
 
 from functools import partial
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._blocks import map_blocks
-from .._checks import check_count, check_range, check_shape
+from .._checks import check_count, check_shape
 from .._floats import at_least_float32
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar, check_arguments
 from ._features import HIGHEST
 
 
+@check_arguments
 def uniformity(
     x: Float[Array, "n dim"],
     *,
-    scale: Scalar = 2.0,
+    scale: Annotated[Scalar, Range(0, jnp.inf, low_open=True, high_open=True)] = 2.0,
     where: Bool[Array, "n"] | None = None,
     block_size: int = 256,
 ) -> Float[Array, ""]:
@@ -53,7 +55,6 @@ def uniformity(
     check_shape("where", where, x.shape[:1])
     check_count("block_size", block_size)
     (x,) = at_least_float32(x)
-    check_range("scale", scale, 0, jnp.inf, low_open=True, high_open=True, dtype=x.dtype)
     keep = jnp.ones(len(x), bool) if where is None else where
     return _uniformity(x, jnp.asarray(scale, x.dtype), keep, block_size)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_range, check_shape, is_static
 from .._floats import at_least_float32
-from .._hyperparams import expand_anchor_axis
+from .._hyperparams import check_arguments, expand_anchor_axis
 from .._reduce import count_kept
 from .._search import count_below, ranks_by_sorting
 from ..kernels import bitonic_ranks
@@ -36,6 +36,7 @@ _LARGEST_ALL_PAIRS_ON_TPU = 128
 _LOW_DIGIT = 8
 
 
+@check_arguments
 def ranks(
     scores: Float[Array, "*batch n"],
     *,
@@ -67,6 +68,7 @@ def ranks(
     return _ranks_of_rows(rows).reshape(scores.shape)
 
 
+@check_arguments
 def binned_ranks(
     scores: Float[Array, "*batch n"],
     *,
@@ -84,6 +86,7 @@ def binned_ranks(
     return of_binned_ranks(lambda rank: rank, scores, bins=bins, where=where)
 
 
+@check_arguments
 def of_binned_ranks(
     function: Callable[[Float[Array, "*batch bins"]], Float[Array, "*batch bins"]],
     scores: Float[Array, "*batch n"],
@@ -137,6 +140,7 @@ def of_binned_ranks(
     return jnp.where(valid, (1 - share) * at_first + share * at_last, 0)
 
 
+@check_arguments
 def ecdf(
     scores: Float[Array, "*batch n"],
     *,
@@ -170,6 +174,7 @@ def ecdf(
     return _propagate_nan(share, scores, where)
 
 
+@check_arguments
 def binned_ecdf(
     scores: Float[Array, "*batch n"],
     *,
