@@ -87,6 +87,21 @@ def prepare(
     return Anchors(pos, extra, neg, where, where_pos, kept, temperature, weights)
 
 
+def zero_masked(where: Array | None, *arrays: Array | None) -> Any:
+    """Sets entries that are masked along the leading axes to 0; None passes.
+
+    Before any arithmetic: 0 * nan would reach the gradients.
+    """
+    if where is None:
+        return arrays
+    return tuple(
+        x
+        if x is None
+        else jnp.where(where.reshape(where.shape + (1,) * (x.ndim - where.ndim)), x, 0)
+        for x in arrays
+    )
+
+
 def broadcast_like(
     name: str, value: Any, like: Array, where: Array | None, *, fill: float = 0.0
 ) -> Array:

@@ -1,7 +1,7 @@
 """Losses on embedding distances."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import Range, Scalar, check_arguments
 from .._reduce import ReduceFn, masked_mean
-from ._common import different_pairs, reduce_kept
+from ._common import different_pairs, reduce_kept, zero_masked
 from ._logspace import log_mean_exp
 
 
@@ -69,7 +69,7 @@ def pair_contrastive(
     """
     for name, value in (("same", same), ("where", where), ("weights", weights)):
         check_shape(name, value, distance.shape)
-    distance, weights = (_silenced(v, where) for v in at_least_float32(distance, weights))
+    distance, weights = zero_masked(where, *at_least_float32(distance, weights))
     # Each function receives 1 in place of the other pairs, so that the infinite slope of a
     # logarithm or square root at 0 does not produce 0 · inf in the gradient.
     kept = True if where is None else where
@@ -108,7 +108,7 @@ def alignment(
     check_shape("y", y, x.shape)
     check_shape("where", where, x.shape[:-1])
     check_shape("weights", weights, x.shape[:-1])
-    x, y, weights = (_silenced(v, where) for v in at_least_float32(x, y, weights))
+    x, y, weights = zero_masked(where, *at_least_float32(x, y, weights))
     return reduce_kept(jnp.sum((x - y) ** 2, axis=-1), where, weights, reduce_fn)
 
 
@@ -150,7 +150,7 @@ def uniformity(
     pairs = different_pairs(x.shape[:-1], where).reshape(*batch, n * n)
     kept = jnp.any(pairs, axis=-1)
     x, weights = at_least_float32(x, weights)
-    x, weights = _silenced(x, where), _silenced(weights, kept)
+    (x,), (weights,) = zero_masked(where, x), zero_masked(kept, weights)
 
     # Full precision also on devices with reduced-precision matmuls; squares clipped at 0.
     products = jnp.einsum("...id,...jd->...ij", x, x, precision=jax.lax.Precision.HIGHEST)
@@ -159,10 +159,3 @@ def uniformity(
     logits = -jnp.asarray(scale, x.dtype) * distances.reshape(pairs.shape)
     loss = jnp.where(kept, log_mean_exp(logits, where=pairs), 0)
     return reduce_kept(loss, kept, weights, reduce_fn)
-
-
-def _silenced(x: Any, keep: Array | None) -> Any:
-    """Sets masked entries along the leading axes to 0; None passes."""
-    if x is None or keep is None:
-        return x
-    return jnp.where(keep.reshape(keep.shape + (1,) * (x.ndim - keep.ndim)), x, 0)

@@ -21,7 +21,7 @@ from .._hyperparams import check_arguments, is_static_argument, unwrap_partial
 from .._reduce import any_kept
 from .._take import take_rows
 from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
-from ._common import is_per_anchor_loss
+from ._common import is_per_anchor_loss, zero_masked
 
 # Default number of scores per tile: 8 MiB in float32; a loss allocates a few such buffers.
 _TILE = 2**21
@@ -182,7 +182,7 @@ def tiled_catalogue_loss(
         )
     check_shape("targets", targets, x.shape[:1])
     check_shape("where", where, x.shape[:1])
-    x, targets = _without_masked(where, x, targets)
+    x, targets = zero_masked(where, x, targets)
     n_items = items.shape[0]
     if targets.dtype.itemsize < 4:  # could not hold the ids of all items
         targets = targets.astype(jnp.int32)
@@ -205,7 +205,7 @@ def view_batch(
     """Checks two views; returns embeddings, positives' scores, ids and mask of both."""
     _check_pairs("z1", z1, "z2", z2)
     check_shape("where", where, z1.shape[:1])
-    z1, z2 = _without_masked(where, z1, z2)
+    z1, z2 = zero_masked(where, z1, z2)
     where = None if where is None else jnp.tile(where, 2)
     ids = jnp.tile(_ids(ids, z1.shape[0], axis_name), 2)
     return jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2), ids, where
@@ -221,15 +221,8 @@ def tower_batch(
     """Checks pairs; returns anchors, positives' scores, keys and ids, masked by zeros."""
     _check_pairs("x", x, "y", y)
     check_shape("where", where, x.shape[:1])
-    x, y = _without_masked(where, x, y)
+    x, y = zero_masked(where, x, y)
     return x, own_scores(x, y), y, _ids(ids, x.shape[0], axis_name)
-
-
-def _without_masked(where: Array | None, *arrays: Array) -> tuple[Array, ...]:
-    """Zeros for masked rows, before any arithmetic: 0 * nan would propagate to the gradient."""
-    if where is None:
-        return arrays
-    return tuple(jnp.where(where.reshape(-1, *[1] * (x.ndim - 1)), x, 0) for x in arrays)
 
 
 def _check_pairs(name: str, x: Array, other_name: str, y: Array) -> None:
@@ -294,8 +287,7 @@ def mean_loss(
     """
     n = anchors.shape[0]
     check_shape("weights", weights, (n,))
-    if weights is not None:
-        (weights,) = _without_masked(where, weights)
+    (weights,) = zero_masked(where, weights)
     anchor_samples = key_samples = Samples(
         ids, jnp.ones_like(ids, dtype=bool) if where is None else where
     )
