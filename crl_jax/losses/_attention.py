@@ -8,7 +8,7 @@ from .. import _hyperparams as hp
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, count_kept, masked_mean
 from .._scaling import subtract_row_max
-from ._common import finish, per_anchor_loss, prepare
+from ._common import all_positives, finish, per_anchor_loss, prepare
 from ._estimators import biased_log_sum
 from ._logspace import softplus
 
@@ -68,7 +68,7 @@ def attention_contrastive(
     )
     positive = a.pos
     if a.extra is not None:
-        positives = jnp.concatenate([a.pos[..., None], a.extra], axis=-1)
+        positives = all_positives(a)
         positive = jnp.sum(_attention(positives, pos_scale, None) * positives, axis=-1)
     count = expand_anchor_axis(count_kept(a.neg, a.where)).astype(dtype)
     scaled = count * _attention(a.neg, neg_scale, a.where) * a.neg

@@ -152,6 +152,12 @@ def row_mean(values: Array, where: Array | None) -> Array:
     return total / (small * jnp.maximum(jnp.sum(where, axis=-1), 1).astype(values.dtype))
 
 
+def all_positives(a: Anchors) -> Array:
+    """Scores ``[*batch, 1 + M]`` of the positive and of the extra positives."""
+    own = a.pos[..., None]
+    return own if a.extra is None else jnp.concatenate([own, a.extra], axis=-1)
+
+
 def draws(a: Anchors) -> Array:
     """Scores ``[*batch, K]`` of the extra positives, or of the positive if there are none."""
     return a.pos[..., None] if a.extra is None else a.extra

@@ -15,6 +15,7 @@ from .._reduce import ReduceFn, masked_mean
 from . import _estimators
 from ._common import (
     Anchors,
+    all_positives,
     draws,
     finish,
     per_anchor_loss,
@@ -331,8 +332,7 @@ def bilateral_softmax(
         t_pos = per_anchor("pos_temperature", pos_temperature, a.pos.shape, dtype)
     attraction = a.pos / t_pos
     if a.extra is not None:
-        positives = jnp.concatenate([a.pos[..., None], a.extra], axis=-1)
-        attraction = log_mean_exp(positives / expand_anchor_axis(t_pos))
+        attraction = log_mean_exp(all_positives(a) / expand_anchor_axis(t_pos))
     crowd = log_mean_exp(a.neg / a.temperature, where=a.where)
     if a.kept is not None:  # the log-mean-exp of an empty set is -inf
         crowd = jnp.where(a.kept, crowd, 0)

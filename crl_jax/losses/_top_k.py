@@ -13,7 +13,7 @@ from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per
 from .._reduce import ReduceFn, count_kept, masked_mean
 from ..stats import ranks
 from ..weights import top_k_threshold
-from ._common import finish, margins, per_anchor_loss, prepare
+from ._common import all_positives, finish, margins, per_anchor_loss, prepare
 from ._logspace import log_sum_exp, softplus
 
 
@@ -64,17 +64,14 @@ def softmax_at_k(
     0.5442
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
-    own = a.pos[..., None]
     top_fraction = per_anchor("top_fraction", top_fraction, a.pos.shape, a.pos.dtype)
     if threshold is None:
-        scores = [own, a.neg] if a.extra is None else [own, a.extra, a.neg]
-        keep = None
+        positives, keep = all_positives(a), None
         if a.where is not None and a.kept is not None:
-            n_pos = sum(x.shape[-1] for x in scores[:-1])
-            of_pos = jnp.broadcast_to(a.kept[..., None], (*a.pos.shape, n_pos))
+            of_pos = jnp.broadcast_to(a.kept[..., None], positives.shape)
             keep = jnp.concatenate([of_pos, a.where], axis=-1)
         beta = top_k_threshold(
-            jnp.concatenate(scores, axis=-1), top_fraction=top_fraction, where=keep
+            jnp.concatenate([positives, a.neg], axis=-1), top_fraction=top_fraction, where=keep
         )
     else:
         check_shape("threshold", threshold, a.pos.shape)

@@ -10,7 +10,7 @@ from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ._common import finish, per_anchor_loss, prepare
+from ._common import all_positives, finish, per_anchor_loss, prepare
 from ._logspace import softplus
 
 
@@ -80,9 +80,7 @@ def variational_bpr(
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
     batch, dtype = a.pos.shape, a.pos.dtype
-    own = a.pos[..., None]
-    positives = own if a.extra is None else jnp.concatenate([own, a.extra], axis=-1)
-    positives, negatives = positives / a.temperature, a.neg / a.temperature
+    positives, negatives = all_positives(a) / a.temperature, a.neg / a.temperature
 
     numbers = dict(
         pos_strength=pos_strength,
