@@ -11,9 +11,9 @@ def target_proportions(alpha: Array, beta: Array) -> tuple[Array, Array]:
     """Proportions of easy and hard samples in the target distribution of true negatives."""
     easy, hard = (1 - beta) * alpha, beta * (1 - alpha)
     total = easy + hard
-    nobody = total == 0
-    total = jnp.where(nobody, 1, total)
-    return jnp.where(nobody, 1, easy / total), hard / total
+    is_empty = total == 0
+    total = jnp.where(is_empty, 1, total)
+    return jnp.where(is_empty, 1, easy / total), hard / total
 
 
 def end_densities(alpha: Array, tau_plus: Array) -> tuple[Array, Array]:

@@ -42,8 +42,8 @@ def bce(
     1.5537
     """
     a = prepare(pos, neg, temperature, where, weights)
-    false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
-    return finish(softplus(-a.pos / a.temperature) + false_alarm, a, reduce_fn)
+    neg_loss = row_mean(softplus(a.neg / a.temperature), a.where)
+    return finish(softplus(-a.pos / a.temperature) + neg_loss, a, reduce_fn)
 
 
 nt_logistic = bce
@@ -97,10 +97,10 @@ def gbce(
         per_anchor(name, value, a.pos.shape, a.pos.dtype)
         for name, value in (("sampling_rate", sampling_rate), ("calibration", calibration))
     )
-    missed = (1 - t * (1 - rate)) * softplus(-a.pos / a.temperature)
-    false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
+    pos_loss = (1 - t * (1 - rate)) * softplus(-a.pos / a.temperature)
+    neg_loss = row_mean(softplus(a.neg / a.temperature), a.where)
     n = count_kept(a.neg, a.where).astype(a.neg.dtype)
-    return finish((missed + n * false_alarm) / (n + 1), a, reduce_fn)
+    return finish((pos_loss + n * neg_loss) / (n + 1), a, reduce_fn)
 
 
 @per_anchor_loss
@@ -202,6 +202,6 @@ def nce(
     drawn_noise = expand_anchor_axis(log_k) + broadcast_like(
         "neg_log_noise", neg_log_noise, a.neg, a.where
     )
-    missed = softplus(data_noise - a.pos / a.temperature)
-    false_alarm = row_mean(softplus(a.neg / a.temperature - drawn_noise), a.where)
-    return finish(missed + k * false_alarm, a, reduce_fn)
+    pos_loss = softplus(data_noise - a.pos / a.temperature)
+    neg_loss = row_mean(softplus(a.neg / a.temperature - drawn_noise), a.where)
+    return finish(pos_loss + k * neg_loss, a, reduce_fn)

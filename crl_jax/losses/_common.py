@@ -13,7 +13,7 @@ from .._hyperparams import per_anchor, unwrap_partial
 from .._reduce import ReduceFn, any_kept
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
-_MARK = "__anchorwise__"
+_MARK = "__per_anchor_loss__"
 
 
 class Anchors(NamedTuple):
@@ -158,7 +158,7 @@ def all_positives(a: Anchors) -> Array:
     return own if a.extra is None else jnp.concatenate([own, a.extra], axis=-1)
 
 
-def draws(a: Anchors) -> Array:
+def sampled_positives(a: Anchors) -> Array:
     """Scores ``[*batch, K]`` of the extra positives, or of the positive if there are none."""
     return a.pos[..., None] if a.extra is None else a.extra
 

@@ -16,11 +16,11 @@ from . import _estimators
 from ._common import (
     Anchors,
     all_positives,
-    draws,
     finish,
     per_anchor_loss,
     prepare,
     row_mean,
+    sampled_positives,
 )
 from ._logspace import log_mean_exp, softplus
 
@@ -108,7 +108,7 @@ def debiased_contrastive(
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
     prior = dict(tau_plus=tau_plus, min_score=min_score)
-    return _contrastive(_estimators.debiased_log_sum, a, reduce_fn, draws(a), **prior)
+    return _contrastive(_estimators.debiased_log_sum, a, reduce_fn, sampled_positives(a), **prior)
 
 
 @per_anchor_loss
@@ -148,7 +148,7 @@ def hard_contrastive(
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
     prior = dict(tau_plus=tau_plus, beta=beta, min_score=min_score)
-    return _contrastive(_estimators.hard_log_sum, a, reduce_fn, draws(a), **prior)
+    return _contrastive(_estimators.hard_log_sum, a, reduce_fn, sampled_positives(a), **prior)
 
 
 @per_anchor_loss
@@ -333,10 +333,10 @@ def bilateral_softmax(
     attraction = a.pos / t_pos
     if a.extra is not None:
         attraction = log_mean_exp(all_positives(a) / expand_anchor_axis(t_pos))
-    crowd = log_mean_exp(a.neg / a.temperature, where=a.where)
+    log_mean = log_mean_exp(a.neg / a.temperature, where=a.where)
     if a.kept is not None:  # the log-mean-exp of an empty set is -inf
-        crowd = jnp.where(a.kept, crowd, 0)
-    return finish(repulsion * crowd - attraction, a, reduce_fn)
+        log_mean = jnp.where(a.kept, log_mean, 0)
+    return finish(repulsion * log_mean - attraction, a, reduce_fn)
 
 
 @per_anchor_loss
@@ -499,7 +499,7 @@ def debiased_cosine_contrastive(
     def mean_excess(scores: Array, where: Array | None) -> Array:
         return row_mean(jnp.maximum(scores / a.temperature - margin, 0), where)
 
-    false = tau_plus * mean_excess(draws(a), None)
+    false = tau_plus * mean_excess(sampled_positives(a), None)
     true = (mean_excess(a.neg, a.where) - false) / (1 - tau_plus)
     return finish(1 - a.pos / a.temperature + repulsion * true, a, reduce_fn)
 

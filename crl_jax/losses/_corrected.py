@@ -8,7 +8,7 @@ from .. import _hyperparams as hp
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from .._scaling import subtract_row_max
-from ._common import draws, finish, per_anchor_loss, prepare
+from ._common import finish, per_anchor_loss, prepare, sampled_positives
 from ._estimators import debias
 from ._logspace import log_count, log_mean_exp
 
@@ -73,5 +73,5 @@ def corrected_contrastive(
     log_n = log_count(a.neg, a.where)
     if a.kept is not None:  # both are -inf for an empty set
         log_mean, log_n = (jnp.where(a.kept, x, 0) for x in (log_mean, log_n))
-    log_g = debias(log_mean, log_n, draws(a), tau_plus, min_score, a.temperature)
+    log_g = debias(log_mean, log_n, sampled_positives(a), tau_plus, min_score, a.temperature)
     return finish(log_g - a.pos / a.temperature, a, reduce_fn)

@@ -49,9 +49,9 @@ def truncated_bce(
     1.2071
     """
     a = prepare(pos, neg, temperature, where, weights)
-    missed = _truncated(softplus(-a.pos / a.temperature), drop_rate, a)
-    false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
-    return finish(missed + false_alarm, a, reduce_fn)
+    pos_loss = _truncated(softplus(-a.pos / a.temperature), drop_rate, a)
+    neg_loss = row_mean(softplus(a.neg / a.temperature), a.where)
+    return finish(pos_loss + neg_loss, a, reduce_fn)
 
 
 @check_arguments
@@ -129,9 +129,9 @@ def reweighted_bce(
     """
     a = prepare(pos, neg, temperature, where, weights)
     b = per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype)
-    false_alarm = _reweighted(-a.neg / a.temperature, expand_anchor_axis(b))
-    missed = _reweighted(a.pos / a.temperature, b)
-    return finish(missed + row_mean(false_alarm, a.where), a, reduce_fn)
+    neg_loss = _reweighted(-a.neg / a.temperature, expand_anchor_axis(b))
+    pos_loss = _reweighted(a.pos / a.temperature, b)
+    return finish(pos_loss + row_mean(neg_loss, a.where), a, reduce_fn)
 
 
 @per_anchor_loss

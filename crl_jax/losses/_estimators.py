@@ -129,7 +129,7 @@ def debiased_log_sum(
     neg, pos = at_least_float32(neg, pos)
     log_mean = log_mean_exp(_logits(neg, temperature, where), where=where)
     log_g = debias(log_mean, log_count(neg, where), pos, tau_plus, min_score, temperature)
-    return _nothing_if_empty(log_g, where)
+    return _neg_inf_if_empty(log_g, where)
 
 
 @check_arguments
@@ -175,7 +175,7 @@ def hard_log_sum(
     beta = expand_anchor_axis(per_anchor("beta", beta, logits.shape[:-1], logits.dtype))
     log_mean = tilted_log_mean_exp(logits, beta, where=where)
     log_g = debias(log_mean, log_count(neg, where), pos, tau_plus, min_score, temperature)
-    return _nothing_if_empty(log_g, where)
+    return _neg_inf_if_empty(log_g, where)
 
 
 @check_arguments
@@ -210,7 +210,7 @@ def adjusted_log_sum(
     (scores,) = at_least_float32(neg)
     log_w = jax.lax.stop_gradient(gaussian_exponents(scores, mu, sigma, where))
     log_g = log_sum_exp(logits + log_w, where=where) - log_mean_exp(log_w, where=where)
-    return _nothing_if_empty(log_g, where)
+    return _neg_inf_if_empty(log_g, where)
 
 
 @check_arguments
@@ -314,7 +314,7 @@ def _logits(neg: Array, temperature: hp.Scalar, where: Array | None) -> Array:
     return neg / jnp.asarray(temperature, neg.dtype)
 
 
-def _nothing_if_empty(log_g: Array, where: Array | None) -> Array:
+def _neg_inf_if_empty(log_g: Array, where: Array | None) -> Array:
     """Sets the estimate of anchors without valid negatives to -inf."""
     return log_g if where is None else jnp.where(any_kept(where), log_g, -jnp.inf)
 

@@ -42,7 +42,7 @@ def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None =
     below, top = subtract_row_max(x)
     terms = jnp.exp(below)
     total = jnp.sum(terms, axis=-1) if weights is None else _row_sum(terms * weights)
-    return top[..., 0] + _log_or_nothing(total)
+    return top[..., 0] + _log_or_neg_inf(total)
 
 
 @jax.custom_jvp
@@ -84,7 +84,7 @@ def tilted_log_mean_exp(x: Array, tilt: Array, *, where: Array | None = None) ->
     norm = jnp.sum(power, axis=-1)
     mixed = jnp.sum(power * jnp.exp(below), axis=-1)
     log_norm = jnp.log(jnp.where(norm == 0, 1, norm))
-    return top[..., 0] + _log_or_nothing(mixed) - log_norm
+    return top[..., 0] + _log_or_neg_inf(mixed) - log_norm
 
 
 @jax.custom_jvp
@@ -121,7 +121,7 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
     total, missing = jnp.sum(scaled, axis=-1), jnp.sum(complement, axis=-1) / count
     near_one = missing < 0.5  # the log of the mean would suffer cancellation
     log_mean = jnp.where(
-        near_one & (total > 0), jnp.log1p(-missing), top[..., 0] + _log_or_nothing(total / count)
+        near_one & (total > 0), jnp.log1p(-missing), top[..., 0] + _log_or_neg_inf(total / count)
     )
     return log_mean, scaled, complement, total
 
@@ -147,7 +147,7 @@ def log_debiased(log_mixed: Array, log_false: Array, tau_plus: Array) -> Array:
     return jnp.where(impossible, -jnp.inf, log_true)
 
 
-def _log_or_nothing(total: Array) -> Array:
+def _log_or_neg_inf(total: Array) -> Array:
     """Computes ``log(total)``; -inf, with zero gradient, for 0."""
     empty = total == 0
     return jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)))

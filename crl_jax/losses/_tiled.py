@@ -389,7 +389,7 @@ def _scan_sum(
     def add(sums: Any, tile: Any) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, sums, tile_sum(tile, shared, keys)), None
 
-    return jax.lax.scan(add, _nothing(anchor_values, keys), _tiles(rows, anchor_values, ids))[0]
+    return jax.lax.scan(add, _zero_sums(anchor_values, keys), _tiles(rows, anchor_values, ids))[0]
 
 
 def _scan_sum_and_gradient(
@@ -405,7 +405,7 @@ def _scan_sum_and_gradient(
         return jax.tree.map(jnp.add, carry, (sums, _wide(d_shared))), d_tile
 
     # Half-precision gradients are accumulated in float32.
-    start = _nothing(anchor_values, keys), jax.tree.map(jnp.zeros_like, _wide(shared))
+    start = _zero_sums(anchor_values, keys), jax.tree.map(jnp.zeros_like, _wide(shared))
     (sums, d_shared), d_tiles = jax.lax.scan(add, start, _tiles(rows, anchor_values, ids))
     n = ids.ids.shape[0]
     d_anchors = jax.tree.map(lambda d: d.reshape(-1, *d.shape[2:])[:n], d_tiles)
@@ -453,7 +453,7 @@ def _tiles(rows: int, anchor_values: Any, ids: Samples) -> Any:
     return jax.tree.map(lambda x: split_rows(x, shape), (anchor_values, ids))
 
 
-def _nothing(anchor_values: Any, key_samples: Samples) -> tuple[Array, Array]:
+def _zero_sums(anchor_values: Any, key_samples: Samples) -> tuple[Array, Array]:
     """Zero initial sums that vary over the same mesh axes as the IDs."""
     (anchors,) = at_least_float32(anchor_values["anchors"][:0])
     zero = jnp.zeros_like(key_samples.ids[0])

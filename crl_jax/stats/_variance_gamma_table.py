@@ -60,7 +60,7 @@ def build_table(dim: int, terms: int, degree: int) -> Table:
     angles = np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)
     nodes = np.cos(angles)
     beyond = 2 * far / (1 + nodes)
-    log_density, mills = _unit_law(
+    log_density, mills = _log_density_and_mills(
         nu, np.vstack([centre[:, None] + half_width[:, None] * nodes, beyond])
     )
     # The unbounded part; the remainder is smooth in 1/z.
@@ -96,7 +96,7 @@ def _interpolate(angles: Values, values: Values) -> Values:
     return to_powers @ coefficients
 
 
-def _unit_law(nu: float, z: Values) -> tuple[Values, Values]:
+def _log_density_and_mills(nu: float, z: Values) -> tuple[Values, Values]:
     r"""Log density, and ratio of survival function and density, for ``z >= 1``.
 
     With :math:`a = \nu + \frac12`, mixing :math:`\mathcal N(0, 2g)` over :math:`g \sim

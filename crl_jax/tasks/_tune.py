@@ -91,7 +91,7 @@ def tune_runs(
     Raises:
       TrainingDiverged: If all candidates diverge.
     """
-    of_rungs = tuple(sorted({max(1, round(share * epochs)) for share in tuning.rungs}))
+    rung_epochs = tuple(sorted({max(1, round(share * epochs)) for share in tuning.rungs}))
     points, seeds = tuning.points, np.atleast_1d(seeds)
     n, n_seeds = len(points), len(seeds)
     complete: dict[tuple[int, ...], FitResult] = {}  # trainings of the last rung
@@ -100,23 +100,23 @@ def tune_runs(
         chosen = [points[i] for i in candidates for _ in range(n_seeds)]
         fit_chosen = partial(
             fit,
-            epochs=of_rungs[rung],
+            epochs=rung_epochs[rung],
             seeds=np.tile(seeds, len(candidates)),
             sweep={path: np.array([point[path] for point in chosen]) for path in tuning.space},
         )
         trained, fitted = train_candidates(fit_chosen, rung, candidates, n_seeds)
-        if fitted is not None and rung == len(of_rungs) - 1:
+        if fitted is not None and rung == len(rung_epochs) - 1:
             complete[candidates] = fitted
         return trained
 
     groups = [range(i, min(n, i + tuning.at_once)) for i in range(0, n, tuning.at_once)]
-    halving = successive_halving(train, groups, of_rungs, minutes=tuning.minutes)
+    halving = successive_halving(train, groups, rung_epochs, minutes=tuning.minutes)
     if halving.best is None:
         raise TrainingDiverged("No candidate of the search reached a finite validation score.")
     (candidates,) = (group for group in complete if halving.best in group)
     first = candidates.index(halving.best) * n_seeds
     runs = slice(first, first + n_seeds)
-    return _select(complete[candidates], runs), TuningResult(points, halving, of_rungs)
+    return _select(complete[candidates], runs), TuningResult(points, halving, rung_epochs)
 
 
 def _select(fitted: FitResult, runs: slice) -> FitResult:

@@ -180,10 +180,10 @@ def estimate_tau_plus(
     kept_unlabelled = _unmasked("where_unlabelled", unlabelled, where_unlabelled)
     estimate = _least_ratio(kept, kept_unlabelled, jnp.asarray(confidence, dtype))
 
-    unknown = (kept.n == 0) | (kept_unlabelled.n == 0)
-    soiled = _has_nan(kept) | _has_nan(kept_unlabelled)
+    is_empty = (kept.n == 0) | (kept_unlabelled.n == 0)
+    has_nan = _has_nan(kept) | _has_nan(kept_unlabelled)
     return TauPlusEstimate(
-        *(jnp.where(soiled, jnp.nan, jnp.where(unknown, 1, value)) for value in estimate)
+        *(jnp.where(has_nan, jnp.nan, jnp.where(is_empty, 1, value)) for value in estimate)
     )
 
 
