@@ -83,9 +83,10 @@ def oracle_log_sum(
     """
     check_shape("true_negative", true_negative, neg.shape)
     check_shape("where", where, neg.shape)
+    (neg,) = at_least_float32(neg)
     true = true_negative if where is None else where & true_negative
     log_mean = log_mean_exp(_logits(neg, temperature, true), where=true)
-    return log_count(neg, where).astype(log_mean.dtype) + log_mean
+    return log_count(neg, where) + log_mean
 
 
 @check_arguments
@@ -287,6 +288,7 @@ def floor_hit_rate(
     >>> print(floor_hit_rate(neg, pos, tau_plus=0.5))  # 1.5 - 3 < 0 is, 7.5 - 3 is not
     0.5
     """
+    neg, pos = at_least_float32(neg, pos)
     given: dict[str, Any] = {
         "tau_plus": tau_plus,
         "beta": beta,
@@ -295,7 +297,7 @@ def floor_hit_rate(
     }
     log_true = hard_log_sum(neg, pos, min_score=-jnp.inf, **given)
     dtype = log_true.dtype
-    log_true = log_true - log_count(neg, where).astype(dtype)
+    log_true = log_true - log_count(neg, where)
     floor = per_anchor("min_score", min_score, log_true.shape, dtype)
     floor = floor / jnp.asarray(temperature, dtype)
     hit = ((log_true < floor) | jnp.isneginf(log_true)).astype(dtype)

@@ -74,3 +74,16 @@ def test_errors_name_the_argument(scores):
         losses.floor_hit_rate(neg, pos, tau_plus=1.0)
     with raises(ValueError, match="`min_score` must lie in"):
         losses.floor_hit_rate(neg, pos, tau_plus=0.1, min_score=jnp.inf)
+
+
+def test_half_precision_keeps_the_number_of_negatives():
+    """bfloat16 would round log 300 by 0.016, which exceeds the distance of the floor here."""
+    scores = jax.random.uniform(jax.random.key(0), (4, 300)).astype(jnp.bfloat16)
+    exact = np.asarray(scores, np.float64)
+    log_mean = np.log(np.mean(np.exp(exact), axis=1))
+    pos = scores[:, :1]
+    for distance, want in ((-0.005, 0), (0.005, 1)):
+        assert hit_rate(scores, pos, tau_plus=0.0, min_score=log_mean + distance) == want
+    everything = jnp.ones(scores.shape, bool)
+    got = losses.oracle_log_sum(scores, true_negative=everything)
+    np.testing.assert_allclose(got, np.log(300) + log_mean, rtol=1e-6)
