@@ -15,7 +15,7 @@ from ..losses import global_contrastive, update_log_mean
 from ..train import LossOutput, StepContext, stream
 from ..weights import MeasuredAlpha, update_threshold
 from ._clip import CLIP, pair_inputs
-from ._score_task import LossInputs, n_examples, split_labels
+from ._score_task import LossInputs, check_n_examples
 from ._simclr import SimCLR, view_inputs
 from ._views import ViewBatch, both_views, check_batch_size, network_state
 
@@ -80,7 +80,7 @@ class GloFND(SimCLR):
     def check_data(self, data: Any) -> None:
         """Raises ``ValueError`` for another number of examples."""
         super().check_data(data)
-        check_n_examples(self, data)
+        check_n_examples(self.n_examples, data)
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, ExampleState]:
         """Initializes the network; no example has a threshold."""
@@ -203,7 +203,7 @@ class SogCLIP(CLIP):
     def check_data(self, data: Any) -> None:
         """Raises ``ValueError`` for another number of pairs."""
         super().check_data(data)
-        check_n_examples(self, data)
+        check_n_examples(self.n_examples, data)
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, ExampleState]:
         """Initializes as :class:`CLIP`; the states of second halves follow those of first ones."""
@@ -236,13 +236,6 @@ class SogCLIP(CLIP):
         )
         state = ExampleState(variables, thresholds, log_means, alpha)
         return loss, (state, {**learned, **metrics, "removed": removed})
-
-
-def check_n_examples(task: GloFND | SogCLIP, data: Any) -> None:
-    """Raises ``ValueError`` if the data do not have the number of examples of the task."""
-    n = n_examples(split_labels(data)[0])
-    if n != task.n_examples:
-        raise ValueError(f"`n_examples` must be the number of examples {n}, got {task.n_examples}.")
 
 
 def mask_false_negatives(

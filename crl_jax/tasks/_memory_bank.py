@@ -13,7 +13,7 @@ from ..losses import normalize
 from ..train import LossOutput, StepContext, stream
 from ..weights import MeasuredAlpha
 from ._momentum import cosine_similarity
-from ._score_task import LossInputs, class_masks, n_examples, split_labels
+from ._score_task import LossInputs, check_n_examples, class_masks
 from ._simclr import SimCLR
 from ._views import ViewBatch, cast_like
 
@@ -51,7 +51,7 @@ class MemoryBank(SimCLR):
     Precision: that of :func:`crl_jax.losses.tower_scores`.
 
     Attributes:
-      n: Number of examples of the data. Static.
+      n_examples: Number of examples in the data. Static.
       momentum: Momentum :math:`m` of the features, in [0, 1].
       dim: Dimension of the embeddings. Static.
       n_neg: Number of negatives, drawn uniformly with replacement; None for all examples. Static.
@@ -65,22 +65,21 @@ class MemoryBank(SimCLR):
       <https://arxiv.org/abs/1911.05722>`_, 2020, section 3.2.
     """
 
-    n: Annotated[int, Range(2)] = field(kw_only=True, metadata=STATIC)
+    n_examples: Annotated[int, Range(2)] = field(kw_only=True, metadata=STATIC)
     momentum: Annotated[Any, Range(0, 1)] = 0.5
     dim: Annotated[int, Range(1)] = field(default=128, metadata=STATIC)
     n_neg: Annotated[int | None, Range(1)] = field(default=4096, metadata=STATIC)
 
     def check_data(self, data: Any) -> None:
-        """Raises ``ValueError`` unless the data are ``n`` examples, with the needed labels."""
+        """Raises ``ValueError`` for another number of examples, or without the needed labels."""
         super().check_data(data)
-        if (found := n_examples(split_labels(data)[0])) != self.n:
-            raise ValueError(f"`data` must have the {self.n} examples of `n`, got {found}.")
+        check_n_examples(self.n_examples, data)
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, MemoryBankState]:
         """Initializes the network, and a bank of random directions."""
         params, network_state = self.init_network(stream(key, "params"))
-        bank = normalize(jax.random.normal(stream(key, "model_state"), (self.n, self.dim)))
-        labels = jnp.full(self.n, -1, jnp.int32)
+        bank = normalize(jax.random.normal(stream(key, "model_state"), (self.n_examples, self.dim)))
+        labels = jnp.full(self.n_examples, -1, jnp.int32)
         return params, MemoryBankState(network_state, bank, labels, self.initial_alpha())
 
     def loss(
@@ -94,9 +93,9 @@ class MemoryBank(SimCLR):
         )
         anchor = normalize(z)
         if self.n_neg is None:
-            sampled, keys = jnp.arange(self.n, dtype=jnp.int32), bank
+            sampled, keys = jnp.arange(self.n_examples, dtype=jnp.int32), bank
         else:
-            sampled = jax.random.randint(ctx.key, (self.n_neg,), 0, self.n, jnp.int32)
+            sampled = jax.random.randint(ctx.key, (self.n_neg,), 0, self.n_examples, jnp.int32)
             keys = bank[sampled]
         neg = jnp.matmul(anchor, keys.astype(anchor.dtype).T, preferred_element_type=jnp.float32)
         inputs = LossInputs(
@@ -108,7 +107,7 @@ class MemoryBank(SimCLR):
         m = jnp.asarray(self.momentum, bank.dtype)
         features = jax.lax.stop_gradient(anchor).astype(bank.dtype)
         features = normalize(m * bank[index] + (1 - m) * features)
-        seen = jnp.where(ctx.where, index, self.n)  # padding is dropped
+        seen = jnp.where(ctx.where, index, self.n_examples)  # padding is dropped
         bank, labels = bank.at[seen].set(features, mode="drop"), model_state.labels
         if batch.labels is not None:
             labels = labels.at[seen].set(batch.labels, mode="drop")

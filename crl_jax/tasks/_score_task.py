@@ -97,6 +97,13 @@ def split_labels(data: Any) -> tuple[Any, Int[Array, "batch"] | None]:
     return data.examples, jnp.asarray(data.labels).astype(jnp.int32)
 
 
+def check_n_examples(expected: int, data: Any) -> None:
+    """Raises ``ValueError`` if a task is for another number of examples than ``data`` has."""
+    n = n_examples(split_labels(data)[0])
+    if n != expected:
+        raise ValueError(f"`n_examples` must be the number of examples {n}, got {expected}.")
+
+
 def class_masks(
     anchor_labels: Int[Array, "anchors"] | None, key_labels: Int[Array, "keys"] | None
 ) -> ClassMasks | None:

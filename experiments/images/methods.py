@@ -95,7 +95,7 @@ def _moco(parts: Parts, queue: int, momentum: float) -> Any:
 def _memory_bank(parts: Parts, momentum: float, n_neg: int) -> Any:
     return tasks.MemoryBank(
         _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], n_neg=n_neg,
-        n=len(parts.train), **parts.loss,
+        n_examples=len(parts.train), **parts.loss,
     )  # fmt: skip
 
 

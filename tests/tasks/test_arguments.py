@@ -31,7 +31,7 @@ TASKS = {
     "SupervisedOracle": tasks.SupervisedOracle(LINEAR, jitter),
     "PuNCE": tasks.PuNCE(LINEAR, jitter, {"tau_plus": 0.1}),
     "MoCo": tasks.MoCo(LINEAR, jitter, dim=5, queue=32),
-    "MemoryBank": tasks.MemoryBank(LINEAR, jitter, dim=5, n=64, n_neg=32),
+    "MemoryBank": tasks.MemoryBank(LINEAR, jitter, dim=5, n_examples=64, n_neg=32),
     "PCL": tasks.PCL(LINEAR, jitter, dim=5, queue=32, data=DATA, clusters=(4,)),
     "BYOL": tasks.BYOL(LINEAR, jitter, SQUARE),
     "CLIP": tasks.CLIP(
@@ -56,14 +56,17 @@ TASKS = {
             "`alpha` must be an estimator.* got <class",
         ),
         (lambda: tasks.MoCo(LINEAR, jitter, dim=0), "`dim` must be at least 1, got 0"),
-        (lambda: tasks.MemoryBank(LINEAR, jitter, n=1), "`n` must be at least 2, got 1"),
         (
-            lambda: tasks.MemoryBank(LINEAR, jitter, n=8, momentum=1.5),
+            lambda: tasks.MemoryBank(LINEAR, jitter, n_examples=1),
+            "`n_examples` must be at least 2, got 1",
+        ),
+        (
+            lambda: tasks.MemoryBank(LINEAR, jitter, n_examples=8, momentum=1.5),
             r"`momentum` must lie in \[0, 1\], got 1.5",
         ),
         (
-            lambda: tasks.MemoryBank(LINEAR, jitter, n=8).check_data(POINTS),
-            "`data` must have the 8 examples of `n`, got 64",
+            lambda: tasks.MemoryBank(LINEAR, jitter, n_examples=8).check_data(POINTS),
+            "`n_examples` must be the number of examples 64, got 8",
         ),
         (lambda: tasks.MoCo(LINEAR, jitter, queue=1.5), "`queue` must be a whole number"),
         (lambda: tasks.BYOL(LINEAR, jitter, jitter), r"`predictor` must be a models\.Network"),

@@ -22,7 +22,14 @@ def test_two_epochs_go_by_the_formula(n_neg):
     """Steps along the finite differences of InfoNCE, in which the bank is a constant."""
     t, m = 0.3, 0.6
     task = MemoryBank(
-        LINEAR, shift, {"temperature": t}, losses.info_nce, momentum=m, dim=5, n=8, n_neg=n_neg
+        LINEAR,
+        shift,
+        {"temperature": t},
+        losses.info_nce,
+        momentum=m,
+        dim=5,
+        n_examples=8,
+        n_neg=n_neg,
     )
     optimizer = train.Optimizer(0.5, rule=train.sgd_l2)
     state = in_one(lambda seed: train.initial_state(task, optimizer, seed), 0)

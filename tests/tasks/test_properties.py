@@ -105,7 +105,7 @@ ROWS = {
     ),
     "MemoryBank": Row(
         tasks.MemoryBank(
-            LINEAR, JITTER, BCL, bayesian, alpha=ALPHA, momentum=0.4, dim=5, n=64, n_neg=24
+            LINEAR, JITTER, BCL, bayesian, alpha=ALPHA, momentum=0.4, dim=5, n_examples=64, n_neg=24
         ),
         LABELLED, ("hyperparams.beta", "momentum"),
     ),
