@@ -36,6 +36,7 @@ from ._hooks import ValidationMetrics as ValidationMetrics
 from ._jit import jit as jit
 from ._jit import set_compiler_options as set_compiler_options
 from ._optimizers import AnyOptimizer as AnyOptimizer
+from ._optimizers import DenseOptimizer as DenseOptimizer
 from ._optimizers import OptaxOptimizer as OptaxOptimizer
 from ._optimizers import Optimizer as Optimizer
 from ._optimizers import RowOptimizer as RowOptimizer
@@ -43,7 +44,6 @@ from ._optimizers import RowRule as RowRule
 from ._optimizers import Rule as Rule
 from ._optimizers import Schedule as Schedule
 from ._optimizers import ScheduledOptimizer as ScheduledOptimizer
-from ._optimizers import Updates as Updates
 from ._optimizers import adagrad_l2 as adagrad_l2
 from ._optimizers import adam_l2 as adam_l2
 from ._optimizers import adamw as adamw

@@ -34,7 +34,7 @@ from ._epoch import (
 )
 from ._fingerprint import fingerprint
 from ._hooks import Callback, EarlyStopping, Hook, TrainingLoop
-from ._optimizers import AnyOptimizer, OptaxOptimizer, RowOptimizer, Updates
+from ._optimizers import AnyOptimizer, DenseOptimizer, OptaxOptimizer, RowOptimizer
 from ._scan import TrainConfig
 from ._sharding import Sharding, replicate
 from ._task import RowTask, State, Task
@@ -128,7 +128,7 @@ def fit(
         not fit into the memory of a device, where the device states its memory.
       TrainingDiverged: If the losses of all runs are infinite or NaN.
     """
-    if isinstance(optimizer, Updates) and not isinstance(optimizer, type):
+    if isinstance(optimizer, DenseOptimizer) and not isinstance(optimizer, type):
         has_step = "step" in inspect.signature(optimizer.update).parameters
         optimizer = optimizer if has_step else OptaxOptimizer(optimizer)
     _check_fit(config, task, optimizer, batches, eval_every, stop_at)
@@ -282,13 +282,14 @@ def _check_fit(
     stop_at: int | None,
 ) -> None:
     """Raises ``ValueError`` if an argument is invalid or incompatible with the others."""
-    parts = {
-        "task": (task, (Task,)), "optimizer": (optimizer, (Updates, RowOptimizer)),
-        "config": (config, (TrainConfig,)),
-    }  # fmt: skip
-    for name, (value, types) in parts.items():
-        if isinstance(value, type) or not isinstance(value, types):
-            expected = " or ".join(f"train.{each.__name__}" for each in types)
+    optimizers = "train.Optimizer, train.RowOptimizer or Optax optimizer"
+    parts: dict[str, tuple[Any, Any, str]] = {
+        "task": (task, Task, "train.Task"),
+        "optimizer": (optimizer, DenseOptimizer | RowOptimizer, optimizers),
+        "config": (config, TrainConfig, "train.TrainConfig"),
+    }
+    for name, (value, kind, expected) in parts.items():
+        if isinstance(value, type) or not isinstance(value, kind):
             raise ValueError(f"`{name}` must be a {expected}, got {value!r}.")
         if name != "config":
             check_registered(name, value)

@@ -29,8 +29,8 @@ _NonNegative = Range(0, high_open=True)
 
 
 @runtime_checkable
-class Updates(Protocol):
-    """Optimizer protocol of the engine: Optax's functions with the step as an argument."""
+class DenseOptimizer(Protocol):
+    """Protocol of optimizers that update all parameters: Optax's functions with the step."""
 
     def init(self, params: Any) -> Any:
         """Returns the optimizer state before the first step."""
@@ -260,7 +260,7 @@ class OptaxOptimizer:
         return self.tx.update(grads, state, params)
 
 
-AnyOptimizer = Updates | RowOptimizer
+AnyOptimizer = DenseOptimizer | RowOptimizer
 """Optimizer of all parameters, or of rows of them."""
 
 

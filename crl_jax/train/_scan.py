@@ -17,7 +17,7 @@ from .._checks import check_float_dtype
 from .._floats import cast_floats
 from .._mesh import DATA, use_batch_mesh
 from . import rows
-from ._optimizers import AnyOptimizer, RowOptimizer, Updates
+from ._optimizers import AnyOptimizer, DenseOptimizer, RowOptimizer
 from ._sharding import Sharding
 from ._task import Batch, RowTask, State, StepContext, Task
 
@@ -215,7 +215,12 @@ def _split(tree: Any, parts: int) -> Any:
 
 
 def _dense_update(
-    task: Task, optimizer: Updates, config: TrainConfig, state: State, batch: Any, ctx: StepContext
+    task: Task,
+    optimizer: DenseOptimizer,
+    config: TrainConfig,
+    state: State,
+    batch: Any,
+    ctx: StepContext,
 ) -> tuple[State, _Sums]:
     """Update with the gradient of all parameters."""
     prepare: Callable[[Any], Any] = lambda params: params  # noqa: E731

@@ -140,7 +140,7 @@ REFUSED = {
     ),
     "a rate for an optimiser": (
         {"optimizer": 1e-3},
-        "`optimizer` must be a train.Updates or train.RowOptimizer, got 0.001",
+        "`optimizer` must be a train.Optimizer, train.RowOptimizer or Optax optimizer, got 0.001",
     ),
 }
 
