@@ -20,7 +20,7 @@ from ..losses import (
 )
 from ..models import Network
 from ..train import Batch, LossOutput, StepContext, stream
-from ..weights import MeasuredAlpha
+from ..weights import MeasuredAlphaState
 from ._score_task import (
     AlphaEstimator,
     LossInputs,
@@ -242,13 +242,13 @@ class CLIP(ScoreTask):
 
     def _full_loss(
         self, x: Array, y: Array, labels: Any, alpha: Any, ctx: StepContext, learned: dict[str, Any]
-    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
+    ) -> tuple[Array, MeasuredAlphaState | None, dict[str, Array]]:
         """Computes the loss from the scores of all anchors at once."""
         return self.score_loss(pair_inputs(x, y, labels, ctx), alpha, both_views(ctx), **learned)
 
     def _tiled_loss(
         self, x: Array, y: Array, labels: Any, alpha: Any, ctx: StepContext, learned: dict[str, Any]
-    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
+    ) -> tuple[Array, MeasuredAlphaState | None, dict[str, Array]]:
         """Computes the loss tile by tile, and label metrics from the first anchors."""
         assert self.tile is not None
         index = jnp.arange(len(x), dtype=jnp.int32)

@@ -13,7 +13,7 @@ from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import global_contrastive, update_log_mean
 from ..train import LossOutput, StepContext, stream
-from ..weights import MeasuredAlpha, update_threshold
+from ..weights import MeasuredAlphaState, update_threshold
 from ._clip import CLIP, pair_inputs
 from ._score_task import LossInputs, check_n_examples
 from ._simclr import SimCLR, view_inputs
@@ -36,7 +36,7 @@ class ExampleState(NamedTuple):
     network_state: Any
     thresholds: Float[Array, "n_examples"]
     log_means: Float[Array, "n_examples"] | None = None
-    alpha: MeasuredAlpha | None = None
+    alpha: MeasuredAlphaState | None = None
 
 
 @pytree_dataclass

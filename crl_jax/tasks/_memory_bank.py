@@ -11,7 +11,7 @@ from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize
 from ..train import LossOutput, StepContext, stream
-from ..weights import MeasuredAlpha
+from ..weights import MeasuredAlphaState
 from ._momentum import cosine_similarity
 from ._score_task import LossInputs, check_n_examples, class_masks
 from ._simclr import SimCLR
@@ -31,7 +31,7 @@ class MemoryBankState(NamedTuple):
     network_state: Any
     bank: Float[Array, "n dim"]
     labels: Int[Array, "n"]
-    alpha: MeasuredAlpha | None = None
+    alpha: MeasuredAlphaState | None = None
 
 
 @pytree_dataclass

@@ -12,7 +12,7 @@ from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize
 from ..models import Network
 from ..train import LossOutput, StepContext, stream
-from ..weights import MeasuredAlpha
+from ..weights import MeasuredAlphaState
 from ._score_task import LossInputs, class_masks
 from ._simclr import SimCLR
 from ._views import TwoViewTask, ViewBatch, cast_like, check_network
@@ -37,7 +37,7 @@ class MoCoState(NamedTuple):
     queue: Float[Array, "queue dim"]
     pointer: Int[Array, ""]
     labels: Int[Array, "queue"]
-    alpha: MeasuredAlpha | None = None
+    alpha: MeasuredAlphaState | None = None
 
 
 @pytree_dataclass

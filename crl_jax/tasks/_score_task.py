@@ -14,7 +14,7 @@ from .._hyperparams import Range, check_hyperparams
 from .._pytree import STATIC, pytree_dataclass
 from ..train import LossOutput, StepContext, Task
 from ..weights import (
-    MeasuredAlpha,
+    MeasuredAlphaState,
     estimate_alpha,
     init_measured_alpha,
     measured_alpha,
@@ -139,7 +139,7 @@ class AlphaState(NamedTuple):
     """
 
     network_state: Any
-    alpha: MeasuredAlpha
+    alpha: MeasuredAlphaState
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,9 @@ class AlphaEstimator(ABC):
     decay: Annotated[Any, Range(0, 1, high_open=True)] = 0.99
     rule: Literal["auc", "model"] = field(default="auc", metadata=STATIC)
 
-    def update(self, state: MeasuredAlpha, inputs: LossInputs, tau_plus: Any) -> MeasuredAlpha:
+    def update(
+        self, state: MeasuredAlphaState, inputs: LossInputs, tau_plus: Any
+    ) -> MeasuredAlphaState:
         """Returns the running mean after one more step; arguments as for :meth:`measure`."""
         auc, defined = self.measure(inputs, tau_plus)
         if self.rule == "model":
@@ -267,13 +269,17 @@ class ScoreTask(Task):
                     "there are no negatives."
                 )
 
-    def initial_alpha(self) -> MeasuredAlpha | None:
+    def initial_alpha(self) -> MeasuredAlphaState | None:
         """Returns the estimate of α before the first step; None without an estimator."""
         return None if self.alpha is None else init_measured_alpha()
 
     def score_loss(
-        self, inputs: LossInputs, alpha: MeasuredAlpha | None, ctx: StepContext, **learned: Array
-    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
+        self,
+        inputs: LossInputs,
+        alpha: MeasuredAlphaState | None,
+        ctx: StepContext,
+        **learned: Array,
+    ) -> tuple[Array, MeasuredAlphaState | None, dict[str, Array]]:
         """Returns the mean loss of the scores, the updated estimate of α, and metrics.
 
         ``learned`` are trainable hyper-parameters, in addition to those of the task.
@@ -292,8 +298,8 @@ class ScoreTask(Task):
         return loss, (with_alpha(variables, alpha), metrics)
 
     def alpha_and_metrics(
-        self, inputs: LossInputs, alpha: MeasuredAlpha | None
-    ) -> tuple[dict[str, Array], MeasuredAlpha | None, dict[str, Array]]:
+        self, inputs: LossInputs, alpha: MeasuredAlphaState | None
+    ) -> tuple[dict[str, Array], MeasuredAlphaState | None, dict[str, Array]]:
         """Returns the hyper-parameter α of this step, the updated estimate, and metrics."""
         estimates = {}
         if self.alpha is not None:
@@ -325,6 +331,6 @@ class ScoreTask(Task):
         return self.loss_fn(inputs.pos, inputs.neg, reduce_fn=None, **masks, **hyperparams)
 
 
-def with_alpha(variables: Any, alpha: MeasuredAlpha | None) -> Any:
+def with_alpha(variables: Any, alpha: MeasuredAlphaState | None) -> Any:
     """Adds an estimate of α to the variables of the network."""
     return variables if alpha is None else AlphaState(variables, alpha)

@@ -19,7 +19,7 @@ from ..losses import (
     view_scores,
 )
 from ..train import LossOutput, StepContext, stream
-from ..weights import MeasuredAlpha
+from ..weights import MeasuredAlphaState
 from ._score_task import (
     AlphaEstimator,
     ClassMasks,
@@ -97,7 +97,7 @@ class SimCLR(ScoreTask, TwoViewTask):
 
     def _tiled_loss(
         self, first: Array, second: Array, labels: Any, alpha: Any, ctx: StepContext
-    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
+    ) -> tuple[Array, MeasuredAlphaState | None, dict[str, Array]]:
         """Computes the loss tile by tile, and label metrics from the first anchors."""
         assert self.tile is not None
         n, real = len(first), both_views(ctx).where

@@ -48,7 +48,7 @@ from ._positives import confidence_posterior as confidence_posterior
 from ._positives import credibility_prior as credibility_prior
 from ._positives import reliability_weights as reliability_weights
 from ._positives import small_loss_weights as small_loss_weights
-from ._schedules import MeasuredAlpha as MeasuredAlpha
+from ._schedules import MeasuredAlphaState as MeasuredAlphaState
 from ._schedules import fixed_alpha as fixed_alpha
 from ._schedules import init_measured_alpha as init_measured_alpha
 from ._schedules import measured_alpha as measured_alpha

@@ -101,7 +101,7 @@ def _ramp(progress: Array, start: float, end: Scalar, until: Scalar) -> Array:
     return start * (1 - share) + end * share
 
 
-class MeasuredAlpha(NamedTuple):
+class MeasuredAlphaState(NamedTuple):
     """State of the moving average of the encoder quality."""
 
     lead: Float[Array, ""]
@@ -110,19 +110,19 @@ class MeasuredAlpha(NamedTuple):
     """Sum of the weights: 0 before the first estimate, converging to 1."""
 
 
-def init_measured_alpha() -> MeasuredAlpha:
+def init_measured_alpha() -> MeasuredAlphaState:
     """Returns the initial state, for which :func:`measured_alpha` is 0.5.
 
     >>> print(measured_alpha(init_measured_alpha()))
     0.5
     """
-    return MeasuredAlpha(jnp.float32(0), jnp.float32(0))
+    return MeasuredAlphaState(jnp.float32(0), jnp.float32(0))
 
 
 @check_arguments
 def update_measured_alpha(
-    state: MeasuredAlpha, estimate: Float[Array, ""], *, decay: Decay = 0.9
-) -> MeasuredAlpha:
+    state: MeasuredAlphaState, estimate: Float[Array, ""], *, decay: Decay = 0.9
+) -> MeasuredAlphaState:
     """Updates the exponential moving average with an estimate; NaN estimates are ignored.
 
     Args:
@@ -147,10 +147,10 @@ def update_measured_alpha(
     known = ~jnp.isnan(estimate)
     lead = jnp.where(known, jnp.asarray(estimate, dtype) - 0.5, 0)
     total, weight = decay * state.lead + (1 - decay) * lead, decay * state.weight + (1 - decay)
-    updated = MeasuredAlpha(total, weight)
-    return MeasuredAlpha(*(jnp.where(known, new, old) for new, old in zip(updated, state)))
+    updated = MeasuredAlphaState(total, weight)
+    return MeasuredAlphaState(*(jnp.where(known, new, old) for new, old in zip(updated, state)))
 
 
-def measured_alpha(state: MeasuredAlpha) -> Float[Array, ""]:
+def measured_alpha(state: MeasuredAlphaState) -> Float[Array, ""]:
     """Bias-corrected exponential moving average of the estimates; 0.5 before the first one."""
     return 0.5 + state.lead / jnp.where(state.weight > 0, state.weight, 1)
