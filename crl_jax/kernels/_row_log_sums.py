@@ -112,7 +112,7 @@ def row_log_sums(
       key_ids: Ids of the keys, int32; keys with the id of an anchor are excluded from its sum.
       key_mask: Mask of valid keys.
       weight: Weight of scores as a function of their ranks, estimated as in
-        :func:`crl_jax.stats.of_binned_ranks`, and rounded to 12 significant bits; at least 0.
+        :func:`crl_jax.stats.map_binned_ranks`, and rounded to 12 significant bits; at least 0.
         ``None`` for weights of 1. Static.
       params: Per-anchor parameters of ``weight``, shape ``[N, P]``.
       bins: Number of bins of the ranks, static; the kernels count a power of two from 8 to 128, or

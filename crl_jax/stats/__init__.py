@@ -37,7 +37,7 @@ from ._ranks import binned_ecdf as binned_ecdf
 from ._ranks import binned_ranks as binned_ranks
 from ._ranks import dkw_error as dkw_error
 from ._ranks import ecdf as ecdf
-from ._ranks import of_binned_ranks as of_binned_ranks
+from ._ranks import map_binned_ranks as map_binned_ranks
 from ._ranks import ranks as ranks
 from ._variance_gamma import sample_variance_gamma as sample_variance_gamma
 from ._variance_gamma import variance_gamma_cdf as variance_gamma_cdf

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_range, check_shape, is_static
+from .._checks import check_count, check_range, check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments, expand_anchor_axis
 from .._reduce import count_kept
@@ -83,11 +83,11 @@ def binned_ranks(
     >>> print(binned_ranks(jnp.array([0.0, 0.5, 2.0, 4.0]), bins=2))
     [1.   1.25 3.   4.  ]
     """
-    return of_binned_ranks(lambda rank: rank, scores, bins=bins, where=where)
+    return map_binned_ranks(lambda rank: rank, scores, bins=bins, where=where)
 
 
 @check_arguments
-def of_binned_ranks(
+def map_binned_ranks(
     function: Callable[[Float[Array, "*batch bins"]], Float[Array, "*batch bins"]],
     scores: Float[Array, "*batch n"],
     *,
@@ -97,7 +97,7 @@ def of_binned_ranks(
     r"""Function of :func:`ranks`, estimated by a histogram in linear time.
 
     The function is evaluated at the ranks of the first and the last score of each bin, and
-    interpolated linearly between them. Of the identity it gives :func:`binned_ranks`.
+    interpolated linearly between them. With the identity, equal to :func:`binned_ranks`.
 
     Args:
       function: Elementwise function of ranks, which it receives as an array ``[*batch, bins]``, at
@@ -112,12 +112,11 @@ def of_binned_ranks(
       ValueError: If ``where`` does not have the shape of ``scores`` or ``bins`` is not positive.
 
     >>> scores = jnp.array([0.0, 0.5, 2.0, 4.0])
-    >>> print(of_binned_ranks(jnp.square, scores, bins=2))
+    >>> print(map_binned_ranks(jnp.square, scores, bins=2))
     [ 1.    1.75  9.   16.  ]
     """
     check_shape("where", where, scores.shape)
-    if bins < 1:
-        raise ValueError(f"`bins` must be positive, got {bins}.")
+    check_count("bins", bins)
     (scores,) = at_least_float32(jax.lax.stop_gradient(scores))
     valid = ~jnp.isnan(scores) if where is None else where & ~jnp.isnan(scores)
     # Divided by 8, so that neither the largest range nor its reciprocal overflows.

@@ -25,7 +25,7 @@ from .._gaussian import gaussian_exponents
 from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
 from .._scaling import subtract_row_max
-from ..stats import of_binned_ranks, ranks
+from ..stats import map_binned_ranks, ranks
 
 
 @check_arguments
@@ -68,7 +68,7 @@ def bayesian_weights(
       beta: Hardness :math:`\beta` in [0.5, 1]; 0.5 gives no emphasis to hard negatives.
         ``tau_plus``, ``alpha`` and ``beta`` are scalars or arrays that broadcast to ``[*batch]``.
       bins: Number of histogram bins: weights are evaluated at the ranks of the first and the last
-        score of a bin and interpolated, see :func:`crl_jax.stats.of_binned_ranks`, in linear time;
+        score of a bin and interpolated, see :func:`crl_jax.stats.map_binned_ranks`, in linear time;
         128 serve most rows. ``None`` uses exact ranks. Static.
       where: Mask of valid negatives, shape ``[*batch, n_neg]``; others have weight 0.
 
@@ -166,7 +166,7 @@ def _relative_density(
     if bins is None:
         weight = at(ranks(neg, where=where).astype(dtype))
     else:
-        weight = of_binned_ranks(at, neg, bins=bins, where=where)
+        weight = map_binned_ranks(at, neg, bins=bins, where=where)
     weight = jnp.where(jnp.isnan(neg), jnp.nan, weight)  # NaN has no rank
     return weight if where is None else jnp.where(where, weight, 0)
 

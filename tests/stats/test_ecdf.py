@@ -197,7 +197,7 @@ def test_a_histogram_of_extremes():
         assert (got[1] == 1).all()
     slope = jax.jit(jax.grad(lambda s: stats.binned_ecdf(s, bins=4).sum()))
     np.testing.assert_array_equal(slope(scores), 0)
-    with raises(ValueError, match="`bins` must be positive, got 0"):
+    with raises(ValueError, match="`bins` must be at least 1, got 0"):
         stats.binned_ecdf(scores, bins=0)
 
 
@@ -246,7 +246,7 @@ def test_a_function_of_ranks_is_interpolated_within_bins(bins):
     rng = np.random.default_rng(bins)
     scores = rng.normal(size=(4, 80)).astype(np.float32)
     where = rng.random(scores.shape) < np.array([[1.0], [0.7], [0.2], [0.0]])
-    got = stats.of_binned_ranks(jnp.sqrt, jnp.asarray(scores), bins=bins, where=jnp.asarray(where))
+    got = stats.map_binned_ranks(jnp.sqrt, jnp.asarray(scores), bins=bins, where=jnp.asarray(where))
     want = function_by_hand(scores, where, np.sqrt, bins)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
