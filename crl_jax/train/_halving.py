@@ -108,9 +108,8 @@ def successive_halving(
 
     Rung r + 1 keeps the best :math:`\lfloor n_r e_r / e_{r+1} \rceil` of the :math:`n_r`
     candidates of rung r, at least one of each label, so that each rung takes about the same time;
-    ``keep`` sets another number.
-    Each rung trains from the start, with a learning-rate schedule of its length: the last rung is
-    a complete training.
+    ``keep`` sets another number. Each rung trains from the start, with a learning-rate schedule of
+    its length: the last rung is a complete training.
 
     The decisions depend on the results and their ``seconds`` alone. Passing the trainings of an
     interrupted search as ``done`` therefore continues it as if it had not been interrupted.
@@ -125,8 +124,8 @@ def successive_halving(
         label, as far as the time allows, since short trainings may favour one of them.
       minutes: Time to spend, in minutes; None for no limit. Trainings are not interrupted, and each
         rung trains one candidate at least, so that a search may take longer.
-      keep: Maximum number of candidates after the first rung; None for none but that of time. The
-        best of each label are kept in any case.
+      keep: Maximum number of candidates after the first rung; None for no limit except the time.
+        The best of each label are kept in any case.
       done: Trainings of an interrupted search with equal arguments.
       on_trained: Called with each new training.
 
