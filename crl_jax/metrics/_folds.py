@@ -124,7 +124,9 @@ def _splits(
         check_count("folds", folds, 2)
         if counts.min() < folds:
             rare = classes[np.argmin(counts)]
-            raise ValueError(f"`folds` must be at most {counts.min()}, the size of class {rare}.")
+            raise ValueError(
+                f"`folds` must be at most {counts.min()}, the size of class {rare}, got {folds}."
+            )
         splits = list(kfold(folds).split(y, y))
     else:
         fold_of = np.asarray(folds)
@@ -137,7 +139,8 @@ def _splits(
         seen, n_left = np.unique(y[train], return_counts=True)
         if len(seen) < 2 or n_left.min() < inner:
             raise ValueError(
-                f"`inner_folds` = {inner} needs two classes with as many examples each outside of "
-                f"fold {fold}, got {dict(zip(seen.tolist(), n_left.tolist(), strict=True))}."
+                f"`labels` must have two classes or more outside of fold {fold}, with at least "
+                f"`inner_folds` = {inner} examples each, got "
+                f"{dict(zip(seen.tolist(), n_left.tolist(), strict=True))}."
             )
     return splits

@@ -19,13 +19,15 @@ class _Composite(Sampler):
     """Several samplers, each with its own random key and state."""
 
     def __post_init__(self) -> None:
-        for sampler in self._parts:
-            # The mask of a pool would be lost.
-            if getattr(sampler, "is_shared", False):
-                raise ValueError(
-                    f"The parts of {type(self).__name__} must draw negatives for each anchor, got "
-                    f"{type(sampler).__name__}, whose negatives are shared."
-                )
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for sampler in value if isinstance(value, tuple | list) else (value,):
+                # The mask of a pool would be lost.
+                if getattr(sampler, "is_shared", False):
+                    raise ValueError(
+                        f"`{field.name}` must draw negatives for each anchor, got "
+                        f"{type(sampler).__name__}, whose negatives are shared."
+                    )
 
     @property
     @abstractmethod

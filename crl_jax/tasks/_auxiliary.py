@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from .._checks import check_count
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from .._reduce import masked_mean
 from ..data import Interactions
 from ..losses import accepts_where, info_nce, normalize, per_anchor_loss, uniformity
 from ..models import Encoder, LightGCN, Tables
-from ..train import check_count
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,8 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
         """See :meth:`AuxiliaryLoss.check`."""
         if not accepts_where(self.loss_fn):
             raise ValueError(
-                "`loss_fn` must accept a `where` mask, which excludes duplicates and padding."
+                "`loss_fn` must accept a `where` mask, which excludes duplicates and padding, got "
+                f"{self.loss_fn!r:.100}."
             )
 
     def _side(

@@ -89,9 +89,8 @@ class RankingOptions:
       anchors: ``"interactions"`` visits each once per epoch; ``"users"`` draws as many, each a
         uniform user and one of its interactions (:class:`UniformUserBatches`).
       batches: Batches of :class:`PairBatch` of ``config.batch_size`` from the host, such as those
-        of
-        :func:`host_interactions`, for data that exceed device memory. Requires ``confidence=None``
-        and ``anchors="interactions"``.
+        of :func:`host_interactions`, for data that exceed device memory. Requires
+        ``confidence=None`` and ``anchors="interactions"``.
       held_out: Positives excluded from training, such as the test set. Negatives among them count
         as false in the metrics ``tnr`` and ``inf`` of the history; training is unaffected.
       init_scale: Factor on the initial parameters, > 0.
@@ -472,7 +471,9 @@ def _check_sampler(task: Ranking, optimizer: Any) -> None:
     """Raises ``ValueError`` unless loss, encoder and optimizer support the sampler."""
     sampler = type(task.sampler).__name__
     if task.sampler.is_shared and not accepts_where(task.loss_fn):
-        raise ValueError(f"`loss` must take `where` with {sampler}, which masks its negatives.")
+        raise ValueError(
+            f"`loss` must accept a `where` mask with {sampler}, got {task.loss_fn!r:.100}."
+        )
     if not isinstance(optimizer, RowOptimizer):
         return
     if not task.encoder.by_rows:

@@ -195,7 +195,7 @@ class AlphaFromLabels(AlphaEstimator):
         """See :meth:`AlphaEstimator.measure`."""
         if inputs.classes is None:
             raise ValueError(
-                "`alpha=AlphaFromLabels()` needs labels: the data must be tasks.LabelledExamples."
+                "`data` must be tasks.LabelledExamples with `AlphaFromLabels`, got no labels."
             )
         return label_auc(inputs)
 

@@ -118,7 +118,9 @@ class _Run(NamedTuple):
             hook_state, metrics, stop = hook.measure(self.task, before.state, hook_state, report)
             for name in metrics:
                 if name in values or name in ("epoch", "seconds"):
-                    raise ValueError(f"Metric names of hooks must be unique, got {name!r} twice.")
+                    raise ValueError(
+                        f"`hooks` must return unique metric names, got {name!r} twice."
+                    )
             hook_states.append(hook_state)
             values, stopped = {**values, **metrics}, stopped | stop
         return RunStates(state, tuple(hook_states), before.stopped | stopped), values

@@ -95,7 +95,7 @@ REFUSED = {
     ),
     "a loss without a mask, in the batch": (
         {"loss": without_where, "sampler": samplers.InBatch()},
-        "`loss` must take `where` with InBatch",
+        "`loss` must accept a `where` mask with InBatch",
     ),
     "a name of a sampler": ({"sampler": "rns"}, "`sampler` must be a sampler.*got 'rns'"),
     "a class of samplers": ({"sampler": samplers.RNS}, "`sampler` must .*got the class RNS"),

@@ -419,7 +419,7 @@ def test_functions_of_one_name_are_told_apart_by_what_they_compute(tmp_path):
 @pytest.mark.parametrize("name", ["worst", "loss", "epoch", "seconds"])
 def test_names_of_metrics_are_unique(name):
     hook = train.ValidationMetrics(lambda task, params, model_state: {name: params["slope"]})
-    with raises(ValueError, match=f"must be unique, got '{name}'"):
+    with raises(ValueError, match=f"`hooks` must return unique metric names, got '{name}'"):
         line(hooks=[hook])
 
 
