@@ -24,6 +24,7 @@ _BOOL: Any = Bool[Array, ""]
 
 
 FINITE = Range(low_open=True, high_open=True)
+POSITIVE = Range(0, math.inf, low_open=True, high_open=True)
 
 # Hyper-parameters that several losses and weights take. Ends are floats, as in their messages.
 Temperature: TypeAlias = Annotated[Scalar, Range(0.0, math.inf, low_open=True)]

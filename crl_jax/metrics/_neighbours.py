@@ -10,13 +10,11 @@ from jaxtyping import Array, Bool, Float, Int
 from .._blocks import map_blocks
 from .._checks import check_count, check_shape
 from .._floats import at_least_float32
-from .._hyperparams import Range, Scalar, check_arguments
+from .._hyperparams import POSITIVE, Scalar, check_arguments
 from .._reduce import masked_mean
 from .._scaling import normalize_rows
 from ._features import HIGHEST, class_labels, has_class
 from ._top_k import top_k
-
-_Temperature = Annotated[Scalar, Range(0, jnp.inf, low_open=True, high_open=True)]
 
 
 @check_arguments
@@ -28,7 +26,7 @@ def knn_accuracy(
     *,
     n_classes: int,
     k: int = 200,
-    temperature: _Temperature = 0.07,
+    temperature: Annotated[Scalar, POSITIVE] = 0.07,
     leave_out: Int[Array, "n"] | None = None,
     bank_where: Bool[Array, "m"] | None = None,
     where: Bool[Array, "n"] | None = None,
@@ -83,7 +81,7 @@ def knn_predict(
     *,
     n_classes: int,
     k: int = 200,
-    temperature: _Temperature = 0.07,
+    temperature: Annotated[Scalar, POSITIVE] = 0.07,
     leave_out: Int[Array, "n"] | None = None,
     bank_where: Bool[Array, "m"] | None = None,
     block_size: int = 256,

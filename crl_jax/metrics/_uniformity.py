@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from .._blocks import map_blocks
 from .._checks import check_count, check_shape
 from .._floats import at_least_float32
-from .._hyperparams import Range, Scalar, check_arguments
+from .._hyperparams import POSITIVE, Scalar, check_arguments
 from ._features import HIGHEST
 
 
@@ -18,7 +18,7 @@ from ._features import HIGHEST
 def uniformity(
     x: Float[Array, "n dim"],
     *,
-    scale: Annotated[Scalar, Range(0, jnp.inf, low_open=True, high_open=True)] = 2.0,
+    scale: Annotated[Scalar, POSITIVE] = 2.0,
     where: Bool[Array, "n"] | None = None,
     block_size: int = 256,
 ) -> Float[Array, ""]:

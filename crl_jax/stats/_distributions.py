@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._floats import at_least_float32
-from .._hyperparams import Range, Scalar
+from .._hyperparams import POSITIVE, Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ._variance_gamma import variance_gamma_cdf, variance_gamma_pdf
 
-_POSITIVE = Range(0, jnp.inf, low_open=True, high_open=True)
 _BINS = 1024
 # Kernels are truncated at this number of standard deviations, where they have decayed to 3e-4.
 _REACH = 4
@@ -46,7 +45,7 @@ class VarianceGamma(Distribution):
     """
 
     dim: int = field(metadata=STATIC)
-    scale: Annotated[Scalar, _POSITIVE] = 1.0
+    scale: Annotated[Scalar, POSITIVE] = 1.0
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Probability density function."""
@@ -80,7 +79,7 @@ class SmoothedEmpirical(Distribution):
     [0.   0.5  0.75]
     """
 
-    bandwidth: Annotated[Scalar, _POSITIVE] = 1.0
+    bandwidth: Annotated[Scalar, POSITIVE] = 1.0
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Undefined before :meth:`fit`."""

@@ -12,11 +12,9 @@ from jax.scipy import special
 from jaxtyping import Array, Float
 
 from .._floats import at_least_float32
-from .._hyperparams import FINITE, Range, Scalar
+from .._hyperparams import FINITE, POSITIVE, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ._distributions import Distribution
-
-_POSITIVE = Range(0, jnp.inf, low_open=True, high_open=True)
 
 
 @pytree_dataclass
@@ -32,7 +30,7 @@ class Normal(Distribution):
     """
 
     mean: Annotated[Scalar, FINITE] = 0.0
-    std: Annotated[Scalar, _POSITIVE] = 1.0
+    std: Annotated[Scalar, POSITIVE] = 1.0
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Probability density function."""
@@ -60,7 +58,7 @@ class StudentT(Distribution):
     0.7500
     """
 
-    df: Annotated[Scalar, _POSITIVE]
+    df: Annotated[Scalar, POSITIVE]
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Probability density function."""
@@ -106,8 +104,8 @@ class Gamma(Distribution):
     0.4422
     """
 
-    shape: Annotated[Scalar, _POSITIVE]
-    rate: Annotated[Scalar, _POSITIVE] = 1.0
+    shape: Annotated[Scalar, POSITIVE]
+    rate: Annotated[Scalar, POSITIVE] = 1.0
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Probability density function; 0 for x < 0."""
