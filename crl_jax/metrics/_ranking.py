@@ -81,11 +81,12 @@ def ndcg_at(
     """
     hits = _top(hits, n_relevant, k)
     discounts = _per_rank(1 / np.log2(np.arange(2, hits.shape[-1] + 2)), hits)
-    # The ideal is summed like the gain, so that an ideal list gives exactly 1.
     ranks = lax.broadcasted_iota(jnp.int32, hits.shape, hits.ndim - 1)
     ideal = ranks < jnp.minimum(n_relevant.astype(jnp.int32), k)[..., None]
     gain, best = (jnp.sum(jnp.where(mask, discounts, 0), -1) for mask in (hits, ideal))
-    return gain / jnp.where(n_relevant > 0, best, 1)
+    ratio = jnp.minimum(gain / jnp.where(n_relevant > 0, best, 1), 1)
+    # A compiled program may add the terms of equal sums in different orders.
+    return jnp.where((hits == ideal).all(-1) & (n_relevant > 0), 1, ratio)
 
 
 def average_precision_at(

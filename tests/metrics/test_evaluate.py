@@ -414,6 +414,22 @@ def test_lists_made_elsewhere_get_the_metrics_of_evaluate(case):
     np.testing.assert_array_equal(np.float32(20) * short["precision@20"], np.round(hits))
 
 
+@pytest.mark.parametrize(("n_users", "n"), [(1, 4), (20, 4)])
+def test_ideal_lists_have_an_ndcg_of_1_in_the_optimised_program(n_users, n):
+    jax.config.update("jax_disable_most_optimizations", False)
+    users, items = np.arange(n_users), np.arange(30)
+    ids = {"user_ids": users, "item_ids": items}
+    train = Interactions.from_arrays(users, np.full(n_users, 29), **ids)
+    test = Interactions.from_arrays(users.repeat(n), np.tile(items[:n], n_users), **ids)
+    layout, scores = eval_layout(train, test), jnp.tile(-jnp.arange(30.0), (n_users, 1))
+    lists = evaluate_lists(np.tile(items[:20], (n_users, 1)), layout, ks=(5, 10, 20))
+    scored = evaluate(lambda table, index: table[index], scores, layout, ks=(5, 10, 20))
+    jax.config.update("jax_disable_most_optimizations", True)
+    for k in (5, 10, 20):
+        np.testing.assert_array_equal(lists[f"ndcg@{k}"], 1)
+        np.testing.assert_array_equal(scored[f"ndcg@{k}"], 1)
+
+
 def test_lists_that_are_no_lists_of_items_are_refused(case):
     lists = np.tile(np.arange(4), (case.plan.n_evaluated, 1))
     bad = {
