@@ -29,8 +29,8 @@ class Comparison:
       seconds: Time of fitting and scoring.
       difference: Mean difference of the compared metric over users; positive if the recommender is
         better.
-      low, high: 95 % confidence interval of the difference.
-      p: Two-sided p-value of the paired t-test over users.
+      low, high: 95 % confidence interval of the difference; NaN for a single user.
+      p: Two-sided p-value of the paired t-test over users; NaN for a single user.
     """
 
     name: str
@@ -88,7 +88,9 @@ def compare(
 
 def _interval(difference: np.ndarray) -> tuple[float, float, float]:
     """Returns the 95 % confidence interval of the mean, and the p-value that it is zero."""
-    if len(difference) < 2 or not difference.std():
+    if len(difference) < 2:
+        return np.nan, np.nan, np.nan
+    if not difference.std():
         mean = float(difference.mean())
         return mean, mean, float(mean == 0)
     tested: Any = stats.ttest_1samp(difference, 0)
@@ -102,7 +104,7 @@ def write(path: Path, found: list[Comparison]) -> None:
     header = ["model", *names, "seconds", "difference", "low", "high", "p"]
     rows = (
         [each.name, *(each.metrics[name] for name in names), round(each.seconds, 3),
-         each.difference, each.low, each.high, each.p]
+         each.difference, *("" if np.isnan(x) else x for x in (each.low, each.high, each.p))]
         for each in found
     )  # fmt: skip
     write_csv(path, header, rows)
@@ -122,12 +124,16 @@ def table(found: list[Comparison], metric: str, own: float) -> Table:
         made.add_column(column, justify="right")
     made.add_row("this run", f"{own:.4f}", "", "")
     for each in found:
-        half = (each.high - each.low) / 2
+        interval, p = f" ± {(each.high - each.low) / 2:.4f}", f"{each.p:.1g}"
+        if np.isnan(each.p):
+            interval = p = ""
+        elif each.p < 1e-4:
+            p = "< 1e-4"
         made.add_row(
             each.name,
             f"{each.metrics[metric]:.4f}",
-            f"{each.difference:+.4f} ± {half:.4f}",
-            f"{each.p:.1g}" if each.p >= 1e-4 else "< 1e-4",
+            f"{each.difference:+.4f}{interval}",
+            p,
         )
     return made
 

@@ -41,6 +41,21 @@ def test_a_run_that_equals_a_baseline_has_no_difference(split):
     assert not [name for name in first.metrics if name.startswith("exposed")]
 
 
+def test_one_user_has_no_interval_and_no_p_value(tmp_path):
+    ids = {"user_ids": np.arange(2), "item_ids": np.arange(4)}
+    train = data.Interactions.from_arrays([0, 0, 1, 1], [0, 1, 0, 2], **ids)
+    test = data.Interactions.from_arrays([0], [3], **ids)
+    problem = Problem(train, None, test, train)
+    found = [*compare(train, problem, (1,), "ndcg@1", np.array([-1.0]), lambda _: None)]
+    assert np.isnan([(each.low, each.high, each.p) for each in found]).all()
+    assert advice(found) is None
+    _baselines.write(tmp_path / "baselines.csv", found)
+    rows = (tmp_path / "baselines.csv").read_text().splitlines()
+    assert all(row.endswith(",,") for row in rows[1:])
+    columns = _baselines.table(found, "ndcg@1", -1).columns
+    assert [[*column.cells][1:] for column in columns[2:]] == [["-1.0000"] * 3, [""] * 3]
+
+
 def test_baselines_are_ranked_among_exposed_items_too(split):
     relevant = split.test.select(np.arange(len(split.test)) % 2 == 0)
     problem = Problem(split.train, None, relevant, split.train, exposed=split.test)
