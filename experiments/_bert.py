@@ -216,7 +216,7 @@ def read_lines(path: Path) -> list[str]:
     Raises:
       DataError: If the file does not exist or is not UTF-8, or a line is blank.
     """
-    if not path.is_file():
+    if not path.exists() or path.is_dir():  # a pipe is a file here
         raise data.DataError(f"{path}: expected a file with a text in each line, got none.")
     content = path.read_bytes()
     try:

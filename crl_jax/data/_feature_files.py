@@ -11,7 +11,7 @@ from ._delimited import Layout, TextBlocks, column_names, open_blocks, read_fram
 from ._errors import DataError, shorten, warn_if
 from ._features import FeatureTable
 from ._ids import find_fault
-from ._readers import check_text_options, missing_file_message
+from ._readers import check_file, check_text_options
 from ._values import import_polars
 
 FeatureKind = Literal["number", "bag", "ignore"]
@@ -72,7 +72,7 @@ def read_features(
     ``users.dat`` and ``movies.dat`` of MovieLens as distributed.
 
     Args:
-      path: The file.
+      path: The file; text may come from a pipe.
       id_col: Name of the column with the ids; by default the first column.
       kinds: Kinds of columns by name, where they differ from the above, such as ``"bag"`` for
         codes that are integers; ``"ignore"`` reads none.
@@ -91,8 +91,7 @@ def read_features(
     path, kinds = Path(path), dict(kinds or {})
     for name, kind in kinds.items():
         check_choice(f"kinds[{name!r}]", kind, get_args(FeatureKind))
-    if not path.is_file():
-        raise FileNotFoundError(missing_file_message(path))
+    check_file(path)
     known = _FILES.get(path.name)
     codec = encoding or ("latin-1" if known else "utf-8")
     check_text_options(codec, quote_char)

@@ -205,7 +205,7 @@ def read_merged(paths: Sequence[Paths], origin: str, options: ReadOptions) -> In
 
 def columns_of(path: Path, options: ReadOptions) -> Columns:
     """Returns the columns that :func:`read` takes from a file."""
-    _check_file(path)
+    check_file(path)
     if not path.is_file():
         raise DataError(f"{path}: expected a file, got a pipe, which cannot be read twice.")
     with _open(path, options) as file:
@@ -239,7 +239,8 @@ def _display_name(paths: Paths) -> str:
     return f"{first} and {len(others)} more" if others else str(first)
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Raises an error for a folder, and if there is no such file; pipes are files."""
     if path.is_dir():
         raise DataError(f"{path}: expected a file, got a folder; pass a file in it.")
     if not path.exists():
@@ -253,7 +254,7 @@ def _read_logs(
     records: list[tuple[str, list[Records]]] = []
     for log in logs:
         for path in (paths := _as_paths(log)):
-            _check_file(path)
+            check_file(path)
         # Spark writes files of 0 bytes for empty partitions.
         shards = [path for path in paths if not path.is_file() or path.stat().st_size] or paths
         files = [_read_file(path, options, is_shard=len(paths) > 1) for path in shards]

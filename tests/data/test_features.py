@@ -1,5 +1,6 @@
 """Side features: files and columns, statistics of training rows, and encoded arrays."""
 
+import os
 import warnings
 
 import numpy as np
@@ -135,10 +136,23 @@ def test_numbers_with_other_values_among_them_are_counted(tmp_path):
         assert "year" in read_features(path, kinds={"year": "bag"}).bags
 
 
+def test_text_may_come_from_a_pipe():
+    reader, writer = os.pipe()
+    os.write(writer, CSV.encode())
+    os.close(writer)
+    try:
+        table = read_features(f"/dev/fd/{reader}")
+    finally:
+        os.close(reader)
+    np.testing.assert_array_equal(table.ids, [7, 3, 5])
+
+
 def test_other_refusals(tmp_path):
     write(tmp_path / "films.csv", CSV)
     with pytest.raises(FileNotFoundError, match=r"none\.csv: no such file; .* has films\.csv"):
         read_features(tmp_path / "none.csv")
+    with raises(DataError, match="expected a file, got a folder; pass a file in it"):
+        read_features(tmp_path)
     for option, value, message in (
         ("delimiter", ",,", "must be one character, got ',,'"),
         ("quote_char", "xx", "must be one character or empty, got 'xx'"),

@@ -1,6 +1,7 @@
 """Tests shared by the commands of representation learning: runs, resumption, features, errors."""
 
 import math
+import os
 import re
 import shlex
 import shutil
@@ -39,6 +40,7 @@ from _helpers.studies import (
 )
 
 from crl_jax import data, metrics, models, tasks
+from experiments._bert import read_lines
 from experiments._encoder_file import save_encoder
 from experiments._program import flag
 from experiments._schema import to_json
@@ -414,6 +416,16 @@ def test_broken_lines_are_reported(content, message, finished, tmp_path, capsys)
     assert text.main(["embed", "--run", str(run), "--texts", str(path), "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_lines_may_come_from_a_pipe():
+    reader, writer = os.pipe()
+    os.write(writer, b"a film\nanother \n")
+    os.close(writer)
+    try:
+        assert read_lines(Path(f"/dev/fd/{reader}")) == ["a film", "another"]
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.slow
