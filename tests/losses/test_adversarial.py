@@ -18,7 +18,7 @@ def scores():
     return np.float32(rng.normal(size=6)), np.float32(rng.normal(size=(6, 9)))
 
 
-def test_no_hardness_in_the_ball_is_worse(scores):
+def test_loss_is_upper_bound_over_kl_ball(scores):
     pos, neg = scores
     rng = np.random.default_rng(1)
     t, radius = 0.5, 0.2
@@ -32,7 +32,7 @@ def test_no_hardness_in_the_ball_is_worse(scores):
     assert (np.log1p(ratio) > np.asarray(worst)).any(), "the radius restricts nothing"
 
 
-def test_ends_of_the_radius(scores):
+def test_radius_limits_are_info_nce_and_hardest_negative(scores):
     pos, neg = scores
     none = quick.adversarial_contrastive(pos, neg, radius=0.0, reduce_fn=None)
     np.testing.assert_allclose(none, quick.info_nce(pos, neg, reduce_fn=None), rtol=1e-6)
@@ -41,7 +41,7 @@ def test_ends_of_the_radius(scores):
         np.testing.assert_allclose(top, np.log1p(9 * np.exp(neg.max(-1) - pos)), rtol=1e-5)
 
 
-def test_close_scores_and_ties():
+def test_weights_of_close_and_tied_scores():
     """Weights depend on relative differences, also of small ones; ties share their weight."""
     with jax.enable_x64(True):
         w = np.asarray(weights.adversarial_weights(jnp.asarray(1e-6 * np.arange(9.0)), radius=0.3))

@@ -1,4 +1,4 @@
-"""Scores of batches: which pair stands where, against loops over the samples."""
+"""Pair scores of batches, against loops over the samples."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def embeddings(n, dim, count=2, seed=0, dtype=jnp.float32):
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_every_view_meets_its_partner_and_all_others(n):
+def test_view_scores_match_loops_over_pairs(n):
     z1, z2 = embeddings(n, 4)
     views = np.concatenate([z1, z2]).astype(np.float64)
     ids = np.arange(n) // 2
@@ -40,7 +40,7 @@ def test_every_view_meets_its_partner_and_all_others(n):
 
 
 @pytest.mark.parametrize("n", [1, 3, 8])
-def test_every_row_meets_its_own_and_all_others(n):
+def test_tower_scores_match_score_matrix(n):
     x, y = embeddings(n, 3, seed=1)
     ids = np.arange(n) % 2
     got = quick.tower_scores(x, y)
@@ -67,7 +67,7 @@ def normalized(x, slopes):
 
 
 @pytest.mark.parametrize("scale", [1e-36, 1e-30, 1.0, 1e30, 1e38])
-def test_normalized_rows_have_length_one_at_any_scale(scale):
+def test_normalize_matches_float64_at_any_scale(scale):
     x = scale * embeddings(5, 6)[0]
     along = np.asarray(embeddings(5, 6, seed=1)[0])
     got, grad = normalized(x, along)
@@ -81,7 +81,7 @@ def test_normalized_rows_have_length_one_at_any_scale(scale):
     np.testing.assert_allclose(np.asarray(grad) * length, slope, rtol=1e-4, atol=1e-6 + least)
 
 
-def test_normalizing_zero_is_zero_with_zero_gradient():
+def test_normalize_has_zero_gradient_at_zero():
     x = np.array(embeddings(3, 4)[0])
     x[1] = 0
     weights = embeddings(3, 4, seed=3)[0]
@@ -96,7 +96,7 @@ def test_normalizing_zero_is_zero_with_zero_gradient():
     check_grads(f, (embeddings(3, 4)[0],), order=1, modes=["rev"], rtol=2e-2)
 
 
-def test_shapes_are_named():
+def test_errors_report_expected_shapes():
     x, y = embeddings(4, 3)
     for scores in (losses.view_scores, losses.tower_scores):
         with raises(ValueError, match=r"must have shape \(4, 3\), got \(3, 3\)"):

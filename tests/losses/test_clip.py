@@ -28,7 +28,7 @@ def np_clip(s, t):
     return (rows + columns) / 2
 
 
-def test_clip_is_the_mean_of_two_cross_entropies(square):
+def test_clip_is_mean_of_row_and_column_cross_entropies(square):
     for t in (1.0, 0.2):
         got = quick.clip_contrastive(square, temperature=t, reduce_fn=None)
         same(got, np_clip(square, t), rtol=1e-4)
@@ -36,7 +36,7 @@ def test_clip_is_the_mean_of_two_cross_entropies(square):
     same(quick.clip_contrastive(square.T), quick.clip_contrastive(square))
 
 
-def test_clip_of_a_batch_of_squares(square):
+def test_clip_supports_batch_dimensions_and_vmap(square):
     both = jnp.stack([square, 2 * square])
     each = quick.clip_contrastive(both, reduce_fn=None)
     for got, one in zip(each, both):
@@ -44,7 +44,7 @@ def test_clip_of_a_batch_of_squares(square):
     same(jax.jit(jax.vmap(losses.clip_contrastive))(both), each.mean(1))
 
 
-def test_clip_never_reads_a_padded_pair(square):
+def test_clip_ignores_padded_pairs(square):
     where = jnp.array([True, True, False, True, False, True])
     weights = jnp.arange(6.0)
     left = np.flatnonzero(where)
@@ -59,12 +59,12 @@ def test_clip_never_reads_a_padded_pair(square):
     want = value_and_grad(square, weights)
     same(want[0], (weights[left] * np_clip(square[left][:, left], 0.5)).mean(), rtol=1e-5)
     for junk in (jnp.nan, jnp.inf):
-        soiled = jnp.where(where[:, None] & where[None], square, junk)
-        got = value_and_grad(soiled, jnp.where(where, weights, junk))
+        corrupted = jnp.where(where[:, None] & where[None], square, junk)
+        got = value_and_grad(corrupted, jnp.where(where, weights, junk))
         jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
-def test_clip_of_a_pair_alone_is_0(square):
+def test_clip_of_single_pair_is_zero(square):
     one = jnp.arange(6) == 3
     value, slope = jax.jit(jax.value_and_grad(losses.clip_contrastive))(square, where=one)
     assert value == 0
@@ -73,7 +73,7 @@ def test_clip_of_a_pair_alone_is_0(square):
     assert jnp.isnan(quick.clip_contrastive(square.at[1, 2].set(jnp.nan)))
 
 
-def test_clip_learns_its_temperature(square):
+def test_clip_temperature_is_differentiable_without_recompiling(square):
     traces = 0
 
     def loss(scores, log_scale):
@@ -90,7 +90,7 @@ def test_clip_learns_its_temperature(square):
         check_grads(jax.jit(loss), (wide, jnp.float64(0.7)), order=1, modes=["rev"], rtol=1e-4)
 
 
-def test_clip_at_extremes(square):
+def test_clip_is_finite_at_extreme_scores(square):
     scores = jnp.asarray(100 * jnp.sign(square), jnp.bfloat16)
     value, slopes = jax.jit(jax.value_and_grad(losses.clip_contrastive))(scores, temperature=0.01)
     assert value.dtype == jnp.float32
@@ -98,7 +98,7 @@ def test_clip_at_extremes(square):
     assert np.isfinite(slopes.astype(jnp.float32)).all()
 
 
-def test_clip_checks_its_arguments(square):
+def test_clip_rejects_invalid_arguments(square):
     for name, args, kwargs in [
         ("scores", (square[:5],), {}),
         ("where", (square,), dict(where=jnp.ones(5, bool))),
@@ -128,7 +128,7 @@ def siglip(x, y, temperature, bias):
 
 
 @pytest.mark.parametrize(("temperature", "bias"), [(0.1, -10.0), (1.0, 0.0), (0.02, 3.0)])
-def test_the_mean_is_the_published_loss(temperature, bias):
+def test_siglip_mean_matches_published_loss(temperature, bias):
     x, y = embeddings()
     want = np_siglip(x, y, 1 / temperature, bias)
     x, y = (jnp.asarray(z, jnp.float32) for z in (x, y))
@@ -136,7 +136,7 @@ def test_the_mean_is_the_published_loss(temperature, bias):
     np.testing.assert_allclose(siglip(y, x, temperature, bias), want, rtol=1e-5)  # transposed
 
 
-def test_what_is_far_apart_costs_nothing_and_keeps_its_digits():
+def test_siglip_is_accurate_at_large_logits():
     """Large logits: a loss of e^-40 and one of 10^6 are both exact."""
     pos, neg = jnp.array([40.0, -1e6]), jnp.array([[-40.0], [-1e6]])
     got = quick.sigmoid_contrastive(pos, neg, reduce_fn=None)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 quick = jitted(losses)
 
 
-def test_a_prior_that_only_float64_tells_from_1(pos, neg):
+def test_rejects_prior_rounding_to_one_only_in_float32(pos, neg):
     """The dtype of the scores decides which priors round to 1, whether or not x64 is enabled."""
     prior = 1 - 1e-8
     with jax.enable_x64(True):
@@ -34,7 +34,7 @@ def test_a_prior_that_only_float64_tells_from_1(pos, neg):
                 loss(pos, neg, tau_plus=prior, **more)
 
 
-def test_without_a_tilt_the_spread_of_scores_does_not_matter():
+def test_hard_with_zero_beta_matches_debiased_despite_overflow():
     """The difference of these scores overflows float32, and its product with a beta of 0 is NaN."""
     pos, neg = jnp.array([3e38, -1.0]), jnp.array([[3e38, -3e38], [1.0, -3e38]])
     hyper = dict(tau_plus=0.1, min_score=-3e38, reduce_fn=None)
@@ -95,8 +95,8 @@ each_estimator = pytest.mark.parametrize(("estimate", "ref"), ESTIMATORS.values(
 
 
 @each_estimator
-def test_estimates(neg, estimate, ref):
-    """An estimate of nothing is minus infinity, without a gradient; masked scores are not read."""
+def test_estimators_match_formulas_and_ignore_masked_scores(neg, estimate, ref):
+    """Without valid negatives, the log-sum is -inf with a zero gradient; masks are respected."""
     where = jnp.ones_like(neg, bool).at[2].set(False).at[:, 3].set(False)
 
     @jax.jit
@@ -113,12 +113,12 @@ def test_estimates(neg, estimate, ref):
     np.testing.assert_array_equal(slopes[0][2], 0)
     assert all(np.isfinite(g).all() for g in slopes)
     for junk in (jnp.nan, jnp.inf):
-        soiled = pull_back(jnp.where(where, neg, junk), 0.5)
-        jax.tree.map(np.testing.assert_array_equal, soiled, (log_sum, slopes))
+        corrupted = pull_back(jnp.where(where, neg, junk), 0.5)
+        jax.tree.map(np.testing.assert_array_equal, corrupted, (log_sum, slopes))
 
 
 @each_estimator
-def test_estimators_check_their_arguments(neg, estimate, ref):
+def test_estimators_reject_invalid_arguments(neg, estimate, ref):
     bad = {"temperature": [0.0, jnp.ones(6)], "where": [jnp.ones(8, bool)]}
     if "pos" in getattr(estimate, "keywords", {}):
         bad["pos"] = [jnp.ones((5, 2))]
@@ -129,7 +129,7 @@ def test_estimators_check_their_arguments(neg, estimate, ref):
     assert jax.eval_shape(estimate, neg.astype(jnp.bfloat16)).dtype == jnp.float32
 
 
-def test_floor_of_the_debiased_estimate():
+def test_debiased_estimate_is_clamped_at_min_score():
     neg, pos = jnp.array([-1.0, -1.0]), jnp.array([3.0])  # below the false negatives' sum
     for function in (
         losses.debiased_log_sum,
@@ -148,7 +148,7 @@ def test_floor_of_the_debiased_estimate():
             assert slopes[2] == (2 if min_score > -np.inf else 0)
 
 
-def test_loss_without_a_floor_is_zero_where_the_estimate_is_not_positive():
+def test_loss_without_floor_is_zero_for_nonpositive_estimate():
     pos, neg = jnp.array([3.0, 0.0]), jnp.array([[-1.0, -1.0], [1.0, 2.0]])
 
     @jax.jit
@@ -167,7 +167,7 @@ def test_loss_without_a_floor_is_zero_where_the_estimate_is_not_positive():
     assert all((g == 0).all() for g in slopes)
 
 
-def test_a_negligible_prior_does_not_hide_a_huge_positive():
+def test_tiny_prior_keeps_term_of_huge_positive():
     """tau_plus e^pos vanishes at tau_plus = 0, and only there, however large the score."""
     pos, neg = jnp.array([500.0]), jnp.array([0.0, 1.0])
 
@@ -180,7 +180,7 @@ def test_a_negligible_prior_does_not_hide_a_huge_positive():
     assert np.isfinite(jax.jit(jax.grad(log_sum))(0.0))
 
 
-def test_a_weight_of_zero_on_the_best_score_leaves_the_rest():
+def test_zero_weight_of_best_score_keeps_other_terms():
     """A perfect encoder: the best score is a false negative, the others are far below."""
     hyper = dict(tau_plus=0.5, alpha=1.0, beta=0.5)
     neg = jnp.array([0.0, 1e4])
@@ -189,7 +189,7 @@ def test_a_weight_of_zero_on_the_best_score_leaves_the_rest():
     same(quick.bayesian_log_sum(neg, **hyper), np.log(w[0]))
     padded, where = jnp.array([0.0, 1e4, 7.0]), jnp.array([True, True, False])
     same(quick.bayesian_log_sum(padded, **hyper, where=where), np.log(w[0]))
-    one = jnp.array([[3.0]])  # a single one is the best
+    one = jnp.array([[3.0]])  # a single score is the best one
     value, slopes = jax.jit(
         jax.value_and_grad(lambda p, s: losses.bayesian_contrastive(p, s, **hyper), argnums=(0, 1))
     )(jnp.array([1.0]), one)
@@ -197,7 +197,7 @@ def test_a_weight_of_zero_on_the_best_score_leaves_the_rest():
     assert all((g == 0).all() for g in slopes)
 
 
-def test_bayesian_weights_are_constants_of_the_gradient(pos, neg):
+def test_gradient_treats_bayesian_weights_as_constants(pos, neg):
     hyper = dict(tau_plus=0.1, alpha=0.8, beta=0.7)
     w = jax.jit(weights.bayesian_weights)(neg, **hyper)
 
@@ -212,7 +212,7 @@ def test_bayesian_weights_are_constants_of_the_gradient(pos, neg):
     assert slope == 0
 
 
-def test_bayesian_loss_by_histogram_comes_close_to_the_exact_one():
+def test_histogram_bayesian_loss_approaches_exact_loss():
     key_pos, key_neg = jax.random.split(jax.random.key(8))
     pos, neg = jax.random.normal(key_pos, (6,)), jax.random.normal(key_neg, (6, 800))
     point = {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.8}
@@ -230,7 +230,7 @@ def test_bayesian_loss_by_histogram_comes_close_to_the_exact_one():
         jax.tree.map(partial(np.testing.assert_allclose, atol=tolerance), got[1], exact[1])
 
 
-def test_adjusted_weights_that_underflow_can_dominate():
+def test_adjusted_loss_includes_underflowing_weights():
     """The second negative has a weight of e^-106.6 and a logit of 160."""
     pos, neg = jnp.array([0.0]), jnp.array([[0.7, 8.0]])
     got = quick.adjusted_contrastive(pos, neg, mu=0.7, sigma=0.5, temperature=0.05)
@@ -241,7 +241,7 @@ def test_adjusted_weights_that_underflow_can_dominate():
     same(got, want, rtol=1e-5)
 
 
-def test_weights_are_constant_in_the_gradient(pos, neg):
+def test_gradients_hold_adjusted_and_attention_weights_constant(pos, neg):
     """The gradient of softplus(log G - s⁺/t), with the factor of each score in G held fixed."""
     t, p, s = 0.7, np.float64(pos), np.float64(neg)
     gaussian = np.exp(-((s - 0.3) ** 2) / (2 * 0.4**2))
@@ -254,19 +254,19 @@ def test_weights_are_constant_in_the_gradient(pos, neg):
     same(d_pos, -share.sum(1) / t / len(p), rtol=1e-4)
 
     positives = np.stack([p, np.float64(neg[:, 0]) + 1], axis=1)
-    of_pos, of_neg = (np.exp(x / scale) for x, scale in ((positives, 0.5), (s, 0.8)))
-    of_pos, of_neg = of_pos / of_pos.sum(1, keepdims=True), of_neg / of_neg.mean(1, keepdims=True)
-    terms = np.exp(of_neg * s / t)
-    own = np.exp((of_pos * positives).sum(1) / t)[:, None]
+    pos_w, neg_w = (np.exp(x / scale) for x, scale in ((positives, 0.5), (s, 0.8)))
+    pos_w, neg_w = pos_w / pos_w.sum(1, keepdims=True), neg_w / neg_w.mean(1, keepdims=True)
+    terms = np.exp(neg_w * s / t)
+    own = np.exp((pos_w * positives).sum(1) / t)[:, None]
     share = terms / (own + terms.sum(1, keepdims=True))
     attention = partial(losses.attention_contrastive, pos_scale=0.5, neg_scale=0.8, temperature=t)
     slopes = jax.jit(jax.grad(attention, (0, 1)))(jnp.float32(positives), neg)
-    same(slopes[1], share * of_neg / t / len(p), rtol=1e-4)
-    same(slopes[0], -of_pos * share.sum(1, keepdims=True) / t / len(p), rtol=1e-4)
+    same(slopes[1], share * neg_w / t / len(p), rtol=1e-4)
+    same(slopes[0], -pos_w * share.sum(1, keepdims=True) / t / len(p), rtol=1e-4)
 
 
-def test_ranks_are_those_of_scores_before_the_temperature():
-    """Eight neighbouring float32 numbers, of which any division by 3 makes at most six."""
+def test_bayesian_ranks_use_scores_before_temperature():
+    """Eight adjacent float32 numbers, which division by 3 rounds to at most six distinct ones."""
     scores = np.int32(np.float32(1.5).view(np.int32) + np.arange(8)).view(np.float32)
     hyper = dict(tau_plus=0.1, alpha=0.8, beta=0.5)
     got = losses.bayesian_log_sum(jnp.asarray(scores)[None], **hyper, temperature=3.0)
@@ -275,13 +275,13 @@ def test_ranks_are_those_of_scores_before_the_temperature():
 
 
 @pytest.mark.parametrize("name", ["bpr", "bce", "info_nce", "lambda_loss_at_k", "biased_log_sum"])
-def test_an_empty_axis_of_negatives_is_refused(name):
+def test_rejects_empty_negative_axis(name):
     scores = {"neg": jnp.ones((4, 0))} | ({} if name.endswith("sum") else {"pos": jnp.ones(4)})
     with raises(ValueError, match=r"`neg` must have at least one negative per anchor, got .*4, 0"):
         getattr(losses, name)(**scores)
 
 
-def test_a_hyper_parameter_of_none_is_refused(pos, neg):
+def test_rejects_temperature_of_none(pos, neg):
     with raises(
         ValueError, match="`temperature` must be a number or an array of numbers, got None"
     ):
@@ -289,8 +289,8 @@ def test_a_hyper_parameter_of_none_is_refused(pos, neg):
 
 
 @pytest.mark.parametrize("top", [0.7, -90.0])
-def test_the_weight_of_the_positive_is_differentiable_at_zero(top):
-    """MINE+ is its default: a learned weight that starts there has the one-sided derivative."""
+def test_inclusion_is_differentiable_at_zero(top):
+    """The default of 0 is MINE+: a learned weight that starts there has the one-sided gradient."""
     pos, neg = jnp.array([0.4]), jnp.array([[top, top - 0.5]])
 
     def loss(inclusion):

@@ -1,4 +1,4 @@
-"""Pairs by their distance, and what alignment and uniformity measure."""
+"""Distance-based pair losses, alignment and uniformity."""
 
 from functools import partial
 
@@ -36,7 +36,7 @@ DISTANCE = jnp.array([0.0, 0.5, 2.0, 0.0, 0.5, 2.0])
 SAME = jnp.array([True, True, True, False, False, False])
 
 
-def test_pairs_attract_or_repel_up_to_the_margin():
+def test_pair_contrastive_matches_hand_computed_values():
     each = quick.pair_contrastive(DISTANCE, SAME, reduce_fn=None)
     same(each, [0, 0.125, 2, 0.5, 0.125, 0])
     wider = partial(losses.half_squared_hinge, margin=3.0)
@@ -44,8 +44,8 @@ def test_pairs_attract_or_repel_up_to_the_margin():
     same(each, [0, 0.125, 2, 4.5, 3.125, 0.5])
 
 
-def test_each_function_sees_its_own_pairs_alone():
-    """The logarithm, infinite at 0, must not spoil the gradient of a pair that is the same."""
+def test_infinite_repel_does_not_affect_positive_pairs():
+    """The logarithm, infinite at 0, must not affect the gradient of a positive pair."""
     distance = jnp.array([0.0, 0.5])
 
     def loss(d):
@@ -58,7 +58,7 @@ def test_each_function_sees_its_own_pairs_alone():
     same(slope, [0, -1 / 0.5 / 2])
 
 
-def by_pairs(z, scale, keep):
+def np_uniformity(z, scale, keep):
     """The log of a mean over pairs, in float64."""
     z = np.asarray(z, np.float64)[np.asarray(keep)]
     terms = [np.exp(-scale * ((a - b) ** 2).sum()) for i, a in enumerate(z) for b in z[:i]]
@@ -66,14 +66,14 @@ def by_pairs(z, scale, keep):
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 200.0])
-def test_uniformity_is_the_log_of_a_mean_over_pairs(x, scale):
+def test_uniformity_matches_log_mean_over_pairs(x, scale):
     everything = jnp.ones(6, bool)
-    same(quick.uniformity(x, scale=scale), by_pairs(x, scale, everything), rtol=1e-5)
+    same(quick.uniformity(x, scale=scale), np_uniformity(x, scale, everything), rtol=1e-5)
     keep = everything.at[2].set(False)
-    same(quick.uniformity(x, scale=scale, where=keep), by_pairs(x, scale, keep), rtol=1e-5)
+    same(quick.uniformity(x, scale=scale, where=keep), np_uniformity(x, scale, keep), rtol=1e-5)
 
 
-def test_uniformity_of_sets_too_small_is_0(x):
+def test_uniformity_of_single_point_is_zero(x):
     sets = jnp.stack([x, x])
     where = jnp.stack([jnp.arange(6) == 0, jnp.ones(6, bool)])
 
@@ -99,7 +99,7 @@ each_loss = pytest.mark.parametrize(("fn", "args"), LOSSES.values(), ids=LOSSES)
 
 
 @each_loss
-def test_masked_entries_are_never_read(fn, args):
+def test_ignores_masked_entries(fn, args):
     weights = jnp.arange(1.0, 7.0)
     keep = where = jnp.arange(6) > 1
     if fn is losses.uniformity:
@@ -112,11 +112,11 @@ def test_masked_entries_are_never_read(fn, args):
     np.testing.assert_array_equal(rest[:2], 0)
     same(want[0], rest[2:].mean())
     for junk in (jnp.nan, jnp.inf):
-        soiled = [
+        corrupted = [
             jnp.where(where.reshape(where.shape + (1,) * (a.ndim - where.ndim)), a, junk)
             for a in args
         ]
-        got = value_and_grad(tuple(soiled), jnp.where(keep, weights, junk))
+        got = value_and_grad(tuple(corrupted), jnp.where(keep, weights, junk))
         jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
@@ -144,14 +144,14 @@ def test_gradients_types_and_transforms(fn, args):
         check_grads(jax.jit(lambda *a: fn(*a)), wide, order=1, modes=["rev"], rtol=1e-4)
 
 
-def test_a_nan_that_is_kept_is_seen(x, y):
+def test_propagates_nan_of_valid_entries(x, y):
     bad = x.at[1, 0].set(jnp.nan)
     assert jnp.isnan(quick.alignment(bad, y, reduce_fn=None)[1])
     assert jnp.isnan(quick.uniformity(bad))
     assert jnp.isnan(quick.pair_contrastive(DISTANCE.at[4].set(jnp.nan), SAME))
 
 
-def test_shapes_and_ranges_are_checked(x, y):
+def test_rejects_invalid_shapes_and_ranges(x, y):
     five = jnp.ones(5)
     for name, call in [
         ("same", lambda: losses.pair_contrastive(DISTANCE, SAME[:5])),

@@ -1,4 +1,4 @@
-"""Rate at which the floor clamps the estimate, against counting by hand."""
+"""Rate at which the floor clamps the estimate, against a loop over the anchors."""
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ def test_floor_hit_rate(scores, tau_plus, beta, min_score, t):
     assert hit_rate(neg, pos, where=jnp.zeros_like(where), **hyper) == 0
 
 
-def test_where_it_clamps_the_negatives_take_no_gradient(scores):
+def test_clamped_anchors_have_zero_gradient(scores):
     neg, pos, _ = scores
     grad = jax.jit(jax.grad(lambda neg: losses.debiased_log_sum(neg, pos, tau_plus=0.5).sum()))(neg)
     still = jnp.all(grad == 0, axis=-1)
@@ -57,13 +57,13 @@ def test_where_it_clamps_the_negatives_take_no_gradient(scores):
     assert hit_rate(neg, pos, tau_plus=0.5) == pytest.approx(float(still.mean()))
 
 
-def test_a_nan_is_seen_where_it_counts(scores):
+def test_propagates_nan_unless_masked(scores):
     neg, pos, where = scores
-    for soiled in ((neg.at[1].set(jnp.nan), pos), (neg, pos.at[1, 0].set(jnp.nan))):
+    for corrupted in ((neg.at[1].set(jnp.nan), pos), (neg, pos.at[1, 0].set(jnp.nan))):
         for keep in (where, None):
-            assert np.isnan(hit_rate(*soiled, tau_plus=0.1, where=keep))
+            assert np.isnan(hit_rate(*corrupted, tau_plus=0.1, where=keep))
         gone = where.at[1].set(False)
-        assert np.isfinite(hit_rate(*soiled, tau_plus=0.1, where=gone))
+        assert np.isfinite(hit_rate(*corrupted, tau_plus=0.1, where=gone))
 
 
 def test_errors_name_the_argument(scores):

@@ -12,13 +12,13 @@ from crl_jax import losses
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 quick = jitted(losses)
 RNG = np.random.default_rng(0)
-NEG = RNG.normal(size=(3, 4, 6)).astype(np.float32)  # of three steps
+NEG = RNG.normal(size=(3, 4, 6)).astype(np.float32)  # three steps
 WHERE = RNG.random((3, 4, 6)) < 0.7
 WHERE[..., 0] = True
 WHERE[1, 2] = False  # no negatives in the second step
 
 
-def test_average_of_three_steps():
+def test_update_log_mean_matches_recursion():
     """The recursion in float64, not as logarithms; the first mean counts in full."""
     u, log_u = np.zeros(4), jnp.full(4, -jnp.inf)
     for step, (neg, where) in enumerate(zip(NEG, WHERE)):
@@ -33,7 +33,7 @@ def test_average_of_three_steps():
     assert half.dtype == jnp.float32
 
 
-def test_large_scores_and_the_ends_of_gamma():
+def test_update_log_mean_at_large_scores_and_gamma_limits():
     neg = jnp.array([[1e4, 0.0], [-1e4, -1e4]])
     old = jnp.array([0.0, 5.0])
     got = quick.update_log_mean(old, neg, gamma=1.0, temperature=0.01)
@@ -50,8 +50,8 @@ def test_large_scores_and_the_ends_of_gamma():
         losses.update_log_mean(jnp.zeros(3), neg)
 
 
-def test_gradient_is_that_of_the_published_weights():
-    """With respect to scores: exp(s/t) / (u N t), with u of this step; -1/t of the positive."""
+def test_gradient_matches_published_weights():
+    """exp(s/t) / (u N t) for negatives, with u of the current step, and -1/t for the positive."""
     pos, neg, t = jnp.float32(RNG.normal(size=4)), NEG[0], 0.5
     log_u = quick.update_log_mean(jnp.zeros(4), neg, gamma=0.6, temperature=t)
 
@@ -64,15 +64,15 @@ def test_gradient_is_that_of_the_published_weights():
     np.testing.assert_allclose(d_pos, np.full(4, -1 / t), rtol=1e-6)
 
 
-def test_without_memory_it_is_the_decoupled_loss():
+def test_gamma_of_one_matches_decoupled_loss():
     pos, neg = jnp.float32(RNG.normal(size=4)), NEG[0]
 
-    def of_step(neg):
+    def global_loss(neg):
         log_u = losses.update_log_mean(jnp.zeros(4), neg, gamma=1.0, temperature=0.5)
         return losses.global_contrastive(pos, neg, log_mean=log_u, temperature=0.5)
 
     def decoupled(neg):
         return losses.decoupled_contrastive(pos, neg, temperature=0.5) - np.log(6)
 
-    want, got = (jax.jit(jax.value_and_grad(f))(neg) for f in (decoupled, of_step))
+    want, got = (jax.jit(jax.value_and_grad(f))(neg) for f in (decoupled, global_loss))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, want)

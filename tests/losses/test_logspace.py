@@ -1,4 +1,4 @@
-"""The row sum of TPUs, which no other test runs on a CPU."""
+"""Row sum for TPUs, which no other test exercises on a CPU."""
 
 import math
 
@@ -12,7 +12,7 @@ from crl_jax.losses._logspace import log_sum_exp, sum_by_product
 
 
 @pytest.mark.parametrize("shape", [(1,), (7, 130), (2, 3, 1000)])
-def test_a_product_with_ones_is_the_sum(shape):
+def test_sum_by_product_matches_exact_sum(shape):
     rng = np.random.default_rng(0)
     terms = rng.exponential(size=shape).astype(np.float32) * np.float32(10) ** rng.integers(-9, 9)
     want = [math.fsum(row) for row in terms.reshape(-1, shape[-1]).astype(float)]
@@ -20,7 +20,7 @@ def test_a_product_with_ones_is_the_sum(shape):
     np.testing.assert_allclose(got, want, rtol=2e-6)
 
 
-def test_only_weighted_sums_on_tpus_are_products_in_full_precision():
+def test_only_weighted_sums_on_tpu_use_full_precision_dot():
     x = jax.ShapeDtypeStruct((4, 300), jnp.float32)
 
     def products(platform, weighted):

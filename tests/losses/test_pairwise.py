@@ -22,7 +22,7 @@ def value_and_slopes(fn):
 
 
 @pytest.mark.parametrize("difference", [-100.0, -20.0, -0.5, 0.0, 3.0, 20.0, 100.0])
-def test_without_a_prior_debiased_pairwise_is_bpr(difference):
+def test_debiased_pairwise_with_zero_prior_matches_bpr(difference):
     own, neg = jnp.array([difference]), jnp.zeros((1, 1))
     value, slopes = value_and_slopes(losses.bpr)(own, neg)
     for pos in (own, jnp.array([[difference, 7.0, -300.0]])):
@@ -39,7 +39,7 @@ def test_nt_logistic_is_bce():
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-30, 1e-2, 1.0])
-def test_floor(floor):
+def test_debiased_pairwise_is_finite_and_flat_below_floor(floor):
     """The loss is finite with and without a floor; below it, the gradient is zero."""
     # The negative is preferred for sure, the other positive is not.
     pos, neg = jnp.array([[0.0, -5.0]]), jnp.array([[20.0]])
@@ -53,37 +53,37 @@ def test_floor(floor):
         np.testing.assert_allclose(slope, -1 / 0.5, rtol=1e-6)
 
 
-def test_a_single_column_of_positives_has_no_extra():
+def test_single_positive_column_equals_1d_positives():
     pos, neg = jnp.array([0.3, -1.0]), jnp.array([[0.1, 2.0, -1.0], [0.0, 0.5, 1.0]])
     got = quick.debiased_pairwise(pos[:, None], neg, tau_plus=0.1)
     assert got == quick.debiased_pairwise(pos, neg, tau_plus=0.1)
 
 
-def test_the_plain_losses_take_one_positive():
+def test_rejects_several_positives_per_anchor():
     for fn in (losses.bpr, losses.bce, losses.info_nce):
         with raises(Exception, match="pos"):
             fn(jnp.ones((2, 3)), jnp.ones((2, 4)))
 
 
-def test_an_anchor_without_a_group_speaks_for_itself(pos, neg):
+def test_gbpr_without_group_matches_bpr(pos, neg):
     group = jnp.full((6, 3), jnp.nan)
     gone = jnp.zeros((6, 3), bool)
     same(quick.gbpr(pos, neg, group=group, where_group=gone, rho=0.4), quick.bpr(pos, neg))
     same(quick.gbpr(pos, neg, group=group[:, :0], rho=0.4), quick.bpr(pos, neg))
 
 
-def test_mpr_takes_one_positive_or_three(pos, neg):
+def test_mpr_rejects_two_positives(pos, neg):
     with raises(Exception, match=r"`pos` must have shape \(6, 3\)"):
         losses.mpr(jnp.ones((6, 2)), neg, likely=pos, balance=0.5)
 
 
-def test_the_group_has_the_axes_of_its_anchors(pos, neg):
+def test_gbpr_rejects_mismatched_where_group(pos, neg):
     with raises(Exception, match="where_group"):
         losses.gbpr(pos, neg, group=neg, rho=0.5, where_group=jnp.ones((6, 3), bool))
 
 
 @pytest.mark.parametrize("kind", ["bce", "bpr"])
-def test_the_power_is_a_constant_to_the_gradient(kind):
+def test_gradient_treats_reweighting_as_constant(kind):
     """Slopes of trust · softplus(-x), with trust held constant."""
     t, b = 0.5, 0.7
     pos, neg = np.array([0.3, -1.0]), np.array([[0.1, 1.5], [-0.4, 0.2]])
@@ -93,8 +93,8 @@ def test_the_power_is_a_constant_to_the_gradient(kind):
         return -(p**b) * (1 - p)
 
     if kind == "bpr":
-        of_pairs = slope((pos[:, None] - neg) / t) / 2
-        want = (of_pairs.sum(-1) / t, -of_pairs / t)
+        pair_slopes = slope((pos[:, None] - neg) / t) / 2
+        want = (pair_slopes.sum(-1) / t, -pair_slopes / t)
     else:
         want = (slope(pos / t) / t, -slope(-neg / t) / 2 / t)
 

@@ -35,7 +35,7 @@ from crl_jax.losses._common import finish, margins, prepare, row_mean
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
-def loss_of_the_page():
+def loss_from_docs():
     """Returns the example loss of the page on adding a loss."""
     page = (Path(__file__).parents[2] / "docs" / "guide" / "losses.md").read_text()
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
@@ -167,15 +167,15 @@ LOSSES = {
         losses.softmax_at_k, formulas.softmax_at_k, TOP, 0, ("threshold",)
     ),
     "lambda_at_k": Case(losses.lambda_loss_at_k, formulas.lambda_at_k, dict(cutoff=3.0)),
-    "squared_hinge": Case(loss_of_the_page(), formulas.squared_hinge, dict(margin=0.5)),
+    "squared_hinge": Case(loss_from_docs(), formulas.squared_hinge, dict(margin=0.5)),
     "exponential": Case(exponential, formulas.exponential),
 }
 # The dropped anchors depend on the whole batch: no anchor can be evaluated alone.
 WHOLE_BATCH = (losses.truncated_bce, losses.truncated_bpr)
 # Hyper-parameters of which a loss is a step function, and an infinity.
 STEPS = ("drop_rate", "cutoff", "min_score")
-# Arguments in which the gradient is not that of the formula, since weights are constants of it, or
-# since it is that of a maximum over the weights.
+# Arguments whose gradient differs from that of the formula: the loss holds its weights constant or
+# is a maximum over them.
 WITHOUT_GRADIENT = {
     losses.adjusted_contrastive: ("neg", "mu", "sigma"),
     losses.adversarial_contrastive: ("radius",),
@@ -204,8 +204,8 @@ SIGNED = (
     "debiased_cosine",
     "debiased_cosine_extra",
 )  # may be negative
-# Their formulas differ from those of other losses of the table only element by element.
-ALIKE = ("bpr", "mpr", "pairwise_softmax_relu", "variational", "softmax_at_k_extra",
+# Losses whose formulas differ from another one of the table only in elementwise operations.
+SHARED_FORMULA = ("bpr", "mpr", "pairwise_softmax_relu", "variational", "softmax_at_k_extra",
          "softmax_at_k_threshold",
          "triplet", "linear", "pairwise", "oracle_pairwise", "debiased",
          "debiased_extra", "sigmoid", "bilateral", "cosine", "nce_ratio", "supervised",
@@ -224,7 +224,7 @@ def mask_with_first(rng, shape):
     return mask
 
 
-BESIDE = {  # additional arrays of some losses
+EXTRA_ARRAYS = {  # additional arrays of some losses
     "likely": lambda rng, batch, n, m: rng.normal(size=batch),
     "group": lambda rng, batch, n, m: rng.normal(size=(*batch, 3)),
     "where_group": lambda rng, batch, n, m: mask_with_first(rng, (*batch, 3)),
@@ -245,7 +245,7 @@ BATCH, N = (4, 8), 7
 
 
 def make_data(n_extra, arrays, batch=BATCH, n=N):
-    """Arguments of a loss, with a pair of each anchor that every mask keeps."""
+    """Returns arguments of a loss, with at least one pair per anchor that no mask excludes."""
     rng = np.random.default_rng(1)
     pos = 1 + rng.normal(size=(*batch, 1 + n_extra))
     data = dict(
@@ -254,7 +254,7 @@ def make_data(n_extra, arrays, batch=BATCH, n=N):
         weights=rng.uniform(0.1, 1.1, batch),
         where=mask_with_first(rng, (*batch, n)),
     )
-    data |= {name: BESIDE[name](rng, batch, n, n_extra) for name in arrays}
+    data |= {name: EXTRA_ARRAYS[name](rng, batch, n, n_extra) for name in arrays}
     return {k: v if v.dtype == bool else np.float32(v) for k, v in data.items()}
 
 
@@ -264,7 +264,7 @@ def data(n_extra, arrays):
 
 
 def at(hyper, t=1.0):
-    """Returns the temperature, and for each anchor hyper-parameters that differ slightly."""
+    """Returns the temperature and hyper-parameters that differ slightly between anchors."""
     point, spread = {"temperature": np.float32(t)}, np.linspace(0, 0.05, 32).reshape(BATCH)
     for k, v in hyper.items():
         point[k] = np.float32(v + (0 if k == "drop_rate" else spread))
@@ -347,7 +347,7 @@ def tolerance(fn):
 
 @each_loss
 def test_value(fn, ref, hyper, n_extra, arrays, data):
-    """Small losses keep their digits at a margin of 30."""
+    """Small losses keep their relative precision at a margin of 30."""
     cases = [(1, 1.0, 0, 0), (1, 0.2, 0, 0), (0.1, 1, 30, 0), (0.1, 1, -30, 0), (1, 1, 0, -200)]
     if fn is not exponential:
         cases += [(1, 0.02, 0, 0)]  # no exponential is a float32
@@ -388,7 +388,7 @@ def slopes_by_differences(ref, data, point, constant):
 
 
 @each_loss
-def test_gradients_and_float64(fn, ref, hyper, n_extra, arrays, data):
+def test_gradients_match_finite_differences(fn, ref, hyper, n_extra, arrays, data):
     """Compares with central differences of the formula, for one argument after another."""
     constant = {*STEPS, *WITHOUT_GRADIENT.get(getattr(fn, "func", fn), ())}
     point = at(hyper)
@@ -412,7 +412,7 @@ def test_gradients_and_float64(fn, ref, hyper, n_extra, arrays, data):
 
 
 @each_loss
-def test_masked_entries_are_never_read(fn, ref, hyper, n_extra, arrays, data):
+def test_ignores_masked_entries(fn, ref, hyper, n_extra, arrays, data):
     """Masked negatives have no effect, nor does any input of an anchor without valid negatives."""
     point = at(hyper, 0.5)  # the gradients sum over all scores
     gone = ["where", "where_pos"] if "where_pos" in data else ["where"]
@@ -433,20 +433,20 @@ def test_masked_entries_are_never_read(fn, ref, hyper, n_extra, arrays, data):
     want = evaluate(fn, data, point)
     assert_finite(want)
     for junk in (np.nan, np.inf, -np.inf):
-        soiled = {
+        corrupted = {
             k: np.where(keep.get(k, True), v, junk) for k, v in data.items() if v.dtype != bool
         }
-        for v in soiled.values():
+        for v in corrupted.values():
             v[0] = junk
-        soiled = {k: v.astype(np.float32) for k, v in soiled.items()}
-        jax.tree.map(np.testing.assert_array_equal, evaluate(fn, data | soiled, point), want)
+        corrupted = {k: v.astype(np.float32) for k, v in corrupted.items()}
+        jax.tree.map(np.testing.assert_array_equal, evaluate(fn, data | corrupted, point), want)
     nothing = data | {"where": np.zeros_like(data["where"])}
     assert evaluate(fn, nothing, point)[0] == 0
 
 
 @each_loss
-def test_no_anchor_depends_on_another(fn, ref, hyper, n_extra, arrays, data):
-    """Also, a NaN that is kept is seen, in its anchor alone."""
+def test_anchors_are_independent_in_per_anchor_losses(fn, ref, hyper, n_extra, arrays, data):
+    """A NaN in a valid entry propagates to the loss of its own anchor only."""
     want = each_of(fn, data, at(hyper))
     for k in ("pos", "neg", "weights"):
         first = data[k].copy()
@@ -463,7 +463,7 @@ def test_no_anchor_depends_on_another(fn, ref, hyper, n_extra, arrays, data):
     assert all(alone) == (fn not in WHOLE_BATCH) == losses.is_per_anchor_loss(fn)
 
 
-def test_every_loss_of_anchors_is_tested():
+def test_table_covers_every_per_anchor_loss():
     marked = {f for f in vars(losses).values() if callable(f) and losses.is_per_anchor_loss(f)}
     assert marked <= {case.fn for case in LOSSES.values()}
     assert not losses.is_per_anchor_loss(lambda pos, neg, **_: pos)
@@ -471,10 +471,10 @@ def test_every_loss_of_anchors_is_tested():
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_transformations_and_half_precision(name):
-    """A sweep over hyper-parameters, of single anchors on several devices, in bfloat16.
+    """Sweeps hyper-parameters, with single anchors in bfloat16 sharded over several devices.
 
-    Losses across the batch are swept alone. Hyper-parameters are replicated: their gradient is the
-    sum over all devices. Only types are checked of losses that share their code with others.
+    Whole-batch losses are swept on one device. Hyper-parameters are replicated: their gradient is
+    the sum over all devices. Only dtypes are checked for losses that share code with others.
     """
     fn, _, hyper, n_extra, arrays = LOSSES[name]
     data = make_data(n_extra, arrays)
@@ -504,7 +504,7 @@ def test_transformations_and_half_precision(name):
         partial(fn, **hyper, reduce_fn=None), **half | masks | {"neg": data["neg"]}
     )
     assert mixed.dtype == jnp.float32
-    if name in ALIKE:
+    if name in SHARED_FORMULA:
         (_, got), slopes = jax.eval_shape(swept, sweep, half | masks)
         assert {x.dtype for x in (got, *slopes.values())} == {np.dtype(np.float32)}
         return
@@ -524,7 +524,7 @@ def test_transformations_and_half_precision(name):
     assert_finite(slopes)
 
 
-def at_scores_of_100(fn, hyper, n_extra, data):
+def evaluate_at_scores_of_100(fn, hyper, n_extra, data):
     """Returns every combination of ±100 for the positive, one negative and the extra positives."""
     signs = 1 - 2 * ((np.arange(32)[:, None] >> np.arange(2 + n_extra)) & 1)
     own, neg = np.split(np.float32(100 * signs).reshape(*BATCH, -1), [1 + n_extra], axis=-1)
@@ -535,8 +535,8 @@ def at_scores_of_100(fn, hyper, n_extra, data):
 
 
 @each_loss
-def test_scores_of_100_at_temperature_a_hundredth(fn, ref, hyper, n_extra, arrays, data):
-    found = at_scores_of_100(fn, hyper, n_extra, data)
+def test_finite_at_scores_of_100_and_temperature_of_0_01(fn, ref, hyper, n_extra, arrays, data):
+    found = evaluate_at_scores_of_100(fn, hyper, n_extra, data)
     if fn is exponential:
         assert not np.isfinite(found[0])  # otherwise these scores are too small to show overflow
     else:
@@ -545,7 +545,7 @@ def test_scores_of_100_at_temperature_a_hundredth(fn, ref, hyper, n_extra, array
 
 @pytest.mark.parametrize("name", ["hard", "punce", "pairwise"])
 @pytest.mark.usefixtures("all_optimisations")
-def test_a_constant_temperature_at_scores_of_a_million(name):
+def test_accurate_when_compiler_fuses_temperature_division(name):
     """The compiler fuses the division into the subtraction of the maximum and skips its rounding.
 
     Here the last digit of a logit is worth thousands, and the exponential of that overflows.
@@ -700,8 +700,8 @@ def test_signature(fn, ref, hyper, n_extra, arrays):
     assert parameters["reduce_fn"].default is masked_mean
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name not in ALIKE])
-def test_an_exported_loss_takes_any_number_of_anchors_and_negatives(name):
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in SHARED_FORMULA])
+def test_exports_with_symbolic_anchors_and_negatives(name):
     fn, _, hyper, n_extra, arrays = LOSSES[name]
     data, point, batch = make_data(n_extra, arrays), at(hyper), (11, 13)
     floats, masks = split_masks(make_data(n_extra, arrays, batch, 17))  # sizes of no other axis

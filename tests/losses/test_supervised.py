@@ -19,7 +19,7 @@ def pos():
     return jax.random.normal(jax.random.key(0), (6, 3))
 
 
-def test_far_ahead_only_the_other_positives_are_left(neg):
+def test_supervised_loss_limits_at_high_positive_scores(neg):
     """Up to the spacing of float32 at these scores: old compilers subtract them last."""
     for lead in (20.0, 1000.0):
         pos, spacing = jnp.full((6, 3), lead), np.spacing(np.float32(lead))
@@ -27,12 +27,12 @@ def test_far_ahead_only_the_other_positives_are_left(neg):
         assert quick.supervised_contrastive(pos, neg, denominator="own") < 1e-6
 
 
-def test_the_denominator_is_one_of_two(pos, neg):
+def test_rejects_unknown_denominator(pos, neg):
     with raises(Exception, match="denominator"):
         losses.supervised_contrastive(pos, neg, denominator="none")
 
 
-def test_punce_without_its_own_view_leaves(pos, neg):
+def test_punce_excludes_anchors_without_own_view(pos, neg):
     where_pos = jnp.ones(pos.shape, bool).at[0, 0].set(False)
     labelled = jnp.arange(6) % 2 == 0
     each = quick.punce(pos, neg, labelled=labelled, tau_plus=0.3, reduce_fn=None)
@@ -54,7 +54,7 @@ def np_punce(z, labelled, pi, t):
     return total / n
 
 
-def test_punce_of_a_batch_of_two_views():
+def test_punce_matches_published_two_view_loss():
     rng = np.random.default_rng(0)
     z = rng.normal(size=(12, 5))
     labelled = np.repeat(rng.random(6) < 0.5, 2)
@@ -77,7 +77,7 @@ def test_punce_of_a_batch_of_two_views():
     same(got, want, rtol=1e-5)
 
 
-def test_positives_whose_sum_is_no_number_have_a_mean():
+def test_mean_of_positives_does_not_overflow():
     pos, neg = jnp.array([[3e38, 3e38]]), jnp.array([[0.0, 1.0]])
     assert quick.supervised_contrastive(pos, neg) == pytest.approx(np.log(2))
     agreed = quick.gbpr(pos[:, 0], pos[:, :1], group=pos, rho=0.5)

@@ -42,7 +42,7 @@ each_pair = pytest.mark.parametrize(
         ("towers", "adversarial"),
     ],
 )
-a_pair_of_each = pytest.mark.parametrize(
+one_per_batch = pytest.mark.parametrize(
     ("batch", "name"), [("views", "bayesian"), ("towers", "info_nce")]
 )
 
@@ -52,7 +52,7 @@ def embeddings(n, dim=5, seed=0):
     return z[0], z[1]
 
 
-def both_ways(batch, name, rows, **extra):
+def tiled_and_direct(batch, name, rows, **extra):
     """Returns the tiled and the direct loss as functions of embeddings and temperature."""
     scores_of, tiled_of, _ = BATCHES[batch]
     loss, hyper = LOSSES[name]
@@ -76,31 +76,33 @@ def assert_same(tiled, direct, *args):
     return want[0]
 
 
-@a_pair_of_each
-def test_without_ids_nor_a_number_of_rows(batch, name):
-    tiled, direct = both_ways(batch, name, None)
+@one_per_batch
+def test_matches_direct_loss_without_ids_and_rows(batch, name):
+    tiled, direct = tiled_and_direct(batch, name, None)
     assert_same(tiled, direct, *embeddings(7), jnp.float32(0.3))
 
 
 @each_pair
-def test_ids_and_weights(batch, name):
+def test_matches_direct_loss_with_ids_and_weights(batch, name):
     n, (_, _, per_row) = 6, BATCHES[batch]
     ids = jnp.array([4, 9, 4, 1, 9, 4])
     weights = jnp.linspace(0, 2, n * per_row)
-    tiled, direct = both_ways(batch, name, 5, ids=ids, weights=weights)
+    tiled, direct = tiled_and_direct(batch, name, 5, ids=ids, weights=weights)
     args = *embeddings(n), jnp.float32(0.5)
     want = assert_same(tiled, direct, *args)
     if name == "bayesian":  # without the gradient
         np.testing.assert_allclose(jax.jit(tiled)(*args), want, rtol=2e-6)
 
 
-@a_pair_of_each
+@one_per_batch
 @pytest.mark.usefixtures("unchecked")
-def test_arrays_of_numpy_in_a_partial_tile(batch, name):
-    """They are constants in the rules of the gradient, unlike arrays of JAX."""
+def test_numpy_arrays_match_jax_arrays_in_partial_tile(batch, name):
+    """NumPy arrays are constants in the custom gradient rules, unlike JAX arrays."""
     n, (_, _, per_row) = 6, BATCHES[batch]
     of = {"ids": np.array([4, 9, 4, 1, 9, 4]), "weights": np.linspace(0, 2, n * per_row)}
-    own, same = (both_ways(batch, name, 5, **jax.tree.map(f, of))[0] for f in (np.array, jnp.array))
+    own, same = (
+        tiled_and_direct(batch, name, 5, **jax.tree.map(f, of))[0] for f in (np.array, jnp.array)
+    )
     args = [np.asarray(x) for x in (*embeddings(n), jnp.float32(0.5))]
     want = jax.grad(same)(*args)
     jax.tree.map(np.testing.assert_array_equal, jax.grad(own)(*args), want)
@@ -111,8 +113,8 @@ def test_arrays_of_numpy_in_a_partial_tile(batch, name):
 @pytest.mark.parametrize(
     ("batch", "name"), [("views", "bayesian"), ("towers", "bayesian"), ("towers", "sigmoid")]
 )
-def test_pairs_that_are_masked_are_never_read(batch, name):
-    """Value and gradient equal those of the valid examples alone, whatever the masked ones are."""
+def test_ignores_masked_pairs(batch, name):
+    """Value and gradient match those of the valid examples alone, with NaN in the masked ones."""
     (loss, hyper), (scores_of, tiled_of, per_row) = LOSSES[name], BATCHES[batch]
     where = jnp.array([True, False, True, True, False, True, True])
     kept, ids = np.flatnonzero(where), jnp.array([4, 4, 9, 4, 1, 2, 3])
@@ -130,14 +132,14 @@ def test_pairs_that_are_masked_are_never_read(batch, name):
         own = weights.reshape(per_row, 7)[:, kept].ravel()
         return loss(s.pos, s.neg, where=s.where, weights=own, temperature=temperature, **hyper)
 
-    soiled = (jnp.where(where[:, None], z, jnp.nan) for z in (x, y))
-    got = jax.jit(jax.value_and_grad(tiled, (0, 1)))(*soiled, jnp.float32(0.5))
+    corrupted = (jnp.where(where[:, None], z, jnp.nan) for z in (x, y))
+    got = jax.jit(jax.value_and_grad(tiled, (0, 1)))(*corrupted, jnp.float32(0.5))
     want = jax.jit(jax.value_and_grad(direct, (0, 1)))(x, y, jnp.float32(0.5))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
 
 
 @pytest.mark.parametrize("name", ["info_nce", "bayesian"])
-def test_a_catalogue_of_items(name):
+def test_catalogue_loss_matches_direct_loss(name):
     """Each anchor has all items but its own as negatives, in value and gradient."""
     loss, hyper = LOSSES[name]
     x, items = embeddings(7)[0], embeddings(11, seed=1)[0]
@@ -167,7 +169,7 @@ def test_a_catalogue_of_items(name):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
 
 
-def test_infonce_of_a_catalogue_is_the_softmax():
+def test_catalogue_info_nce_matches_softmax_cross_entropy():
     x, items = embeddings(6)[0], embeddings(6, seed=1)[1]
     got = losses.tiled_catalogue_loss(losses.info_nce, x, items, jnp.arange(6)[::-1], rows=4)
     logits = np.asarray(x, np.float64) @ np.asarray(items, np.float64).T
@@ -175,7 +177,7 @@ def test_infonce_of_a_catalogue_is_the_softmax():
     np.testing.assert_allclose(got, np.mean(np.log(np.exp(logits).sum(axis=1)) - own), rtol=1e-5)
 
 
-def test_a_catalogue_of_another_width_is_refused():
+def test_catalogue_loss_rejects_mismatched_shapes():
     x = embeddings(3)[0]
     with raises(ValueError, match="`items` must have shape .* with the width of `x`"):
         losses.tiled_catalogue_loss(losses.info_nce, x, x[:, :2], jnp.arange(3))
@@ -188,12 +190,12 @@ def test_a_catalogue_of_another_width_is_refused():
     [losses.tiled_view_loss, losses.tiled_tower_loss, losses.fused_view_loss,
      losses.fused_tower_loss],
 )  # fmt: skip
-def test_a_batch_without_pairs_is_refused(loss):
+def test_rejects_empty_batch(loss):
     with raises(ValueError, match=r"must have at least one pair, got shape \(0, 3\)"):
         loss(losses.info_nce, jnp.zeros((0, 3)), jnp.zeros((0, 3)))
 
 
-def test_gradients_reach_weights_and_hyper_parameters():
+def test_gradients_of_weights_and_hyper_parameters_match_direct_loss():
     x, y = embeddings(5)
     tau_plus = jnp.linspace(0.01, 0.2, 10)  # one for each anchor
 
@@ -212,17 +214,17 @@ def test_gradients_reach_weights_and_hyper_parameters():
     assert_same(tiled, direct, jnp.linspace(1, 2, 10), tau_plus, jnp.float32(0.1))
 
 
-def test_anchors_without_a_negative_leave_the_mean():
-    tiled, _ = both_ways("views", "bayesian", 2, ids=jnp.array([1, 1, 1, 1, 1]))
+def test_loss_is_zero_if_no_anchor_has_negatives():
+    tiled, _ = tiled_and_direct("views", "bayesian", 2, ids=jnp.array([1, 1, 1, 1, 1]))
     value_and_grad = jax.jit(jax.value_and_grad(tiled, (0, 1)))
     value, grads = value_and_grad(*embeddings(5), jnp.float32(0.5))
     assert value == 0
     assert all((np.asarray(g) == 0).all() for g in grads)
 
 
-@a_pair_of_each
+@one_per_batch
 def test_half_precision(batch, name):
-    tiled, direct = both_ways(batch, name, 4)
+    tiled, direct = tiled_and_direct(batch, name, 4)
     x, y = (z.astype(jnp.bfloat16) for z in embeddings(9))
     args = x, y, jnp.float32(0.2)
     got, want = (jax.jit(jax.value_and_grad(f, (0, 1, 2)))(*args) for f in (tiled, direct))
@@ -237,16 +239,16 @@ def test_half_precision(batch, name):
 
 @pytest.mark.parametrize("name", ["info_nce", "bayesian"])
 @pytest.mark.usefixtures("all_optimisations")
-def test_memory_is_that_of_a_few_rows(name):
+def test_memory_is_below_tenth_of_score_matrix(name):
     """Uses less than a tenth of the score matrix, which the direct form stores."""
-    tiled, _ = both_ways("views", name, 8)
+    tiled, _ = tiled_and_direct("views", name, 8)
     args = *(jax.ShapeDtypeStruct((2048, 16), jnp.float32) for _ in range(2)), jnp.float32(0.5)
     compiled = jax.jit(jax.value_and_grad(tiled, (0, 1, 2))).lower(*args).compile()
     assert 10 * compiled.memory_analysis().temp_size_in_bytes < (2 * 2048) ** 2 * 4
 
 
-def test_values_do_not_recompile_and_jit_and_vmap_agree():
-    tiled, _ = both_ways("views", "bayesian", 3)
+def test_temperature_does_not_recompile_and_vmap_matches_jit():
+    tiled, _ = tiled_and_direct("views", "bayesian", 3)
     x, y = embeddings(4)
     jitted, traces = counted(tiled)
     temperatures = jnp.array([0.2, 0.9])
@@ -256,8 +258,8 @@ def test_values_do_not_recompile_and_jit_and_vmap_agree():
     np.testing.assert_allclose(sweep(x, y, temperatures), want, rtol=1e-6)
 
 
-@a_pair_of_each
-def test_eight_devices_give_the_result_of_one(batch, name):
+@one_per_batch
+def test_eight_devices_match_single_device(batch, name):
     _, tiled_of, per_row = BATCHES[batch]
     loss, hyper = LOSSES[name]
     n = 24
@@ -286,7 +288,7 @@ def test_eight_devices_give_the_result_of_one(batch, name):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-7), got, want)
 
 
-def test_without_ids_rows_of_other_devices_are_others():
+def test_sharded_loss_without_ids_matches_direct_loss():
     x, y = embeddings(16)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
@@ -316,7 +318,7 @@ def test_default_tiles(platform, n, rows):
     assert tiles == [rows]
 
 
-def test_what_does_not_fit_is_named():
+def test_errors_name_the_argument():
     x, y = embeddings(4)
     with refused("z2", " must have shape"):
         losses.tiled_view_loss(losses.info_nce, x, y[:3])
@@ -332,21 +334,21 @@ def test_what_does_not_fit_is_named():
         losses.tiled_tower_loss(losses.info_nce, x, y, rows=0)
 
 
-@a_pair_of_each
+@one_per_batch
 @pytest.mark.parametrize("rows", [None, 4])
-def test_exported_with_a_symbolic_batch(batch, name, rows):
+def test_exports_with_symbolic_batch(batch, name, rows):
     def gradients(f):
         return jax.jit(jax.value_and_grad(f, (0, 1, 2)))
 
-    tiled, direct = map(gradients, both_ways(batch, name, rows))
+    tiled, direct = map(gradients, tiled_and_direct(batch, name, rows))
     function = exported(tiled, *embeddings(3), jnp.float32(0.3), b=3)
     args = *embeddings(9), jnp.float32(0.3)
     got, want = function.call(*args), direct(*args)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
 
 
-def test_moving_averages_of_anchors():
-    """The SogCLR loss of tiles: an argument with an entry per anchor, without a default."""
+def test_global_loss_takes_per_anchor_moving_averages():
+    """Tiled SogCLR loss: its required argument has an entry per anchor."""
     x, y = embeddings(7)
     log_mean = jnp.linspace(-0.5, 1.5, 14)
     given = {"log_mean": log_mean, "temperature": 0.5}
@@ -362,15 +364,15 @@ def test_moving_averages_of_anchors():
 
 
 @pytest.mark.parametrize("loss", [losses.truncated_bpr, losses.truncated_bce])
-def test_a_loss_across_anchors_is_refused(loss):
-    """A tile has a part of the anchors, among which such a loss would choose."""
+def test_rejects_whole_batch_losses(loss):
+    """Such a loss selects among all anchors, but a tile has only some of them."""
     x, y = embeddings(5)
     for tiled in (losses.tiled_view_loss, losses.tiled_tower_loss):
         with raises(ValueError, match=f"`loss` must be a per-anchor loss.* got {loss.__name__}"):
             tiled(partial(loss, drop_rate=0.5), x, y)
 
 
-def test_static_arguments_are_those_of_the_loss():
+def test_forwards_static_arguments_to_loss():
     x, y = embeddings(6)
     scores = losses.view_scores(x, y)
 
@@ -386,7 +388,7 @@ def test_static_arguments_are_those_of_the_loss():
     assert not np.isclose(first, other)
 
 
-def test_items_that_do_not_exist_make_the_loss_nan():
+def test_targets_out_of_range_make_loss_nan():
     x, items = embeddings(6)
     targets = jnp.array([0, 3, 2, 5, 1, 4])
 
@@ -401,7 +403,7 @@ def test_items_that_do_not_exist_make_the_loss_nan():
     np.testing.assert_allclose(loss(-1, where=where), loss(2, where=where))
 
 
-def test_ids_of_items_exceed_narrow_targets():
+def test_narrow_integer_targets_match_wide_targets():
     x = embeddings(5)[0]
     items = jax.random.normal(jax.random.key(1), (300, x.shape[1]))
     targets = jnp.array([0, 3, 6, 2, 2])

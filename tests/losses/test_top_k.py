@@ -32,7 +32,7 @@ def test_softmax_at_k_is_weighted_info_nce():
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-8), got, want)
 
 
-def test_lambda_loss_ranks_the_positive_before_ties_and_equal_negatives_alike():
+def test_lambda_loss_ranks_positive_before_tied_negatives():
     """Ranks from 1, by hand: the positive, then the negatives."""
     cases = {
         ((0.0,), (1.0, 1.0, 1.0)): [4, 1, 1, 1],

@@ -26,7 +26,7 @@ def softmax(x):
 
 
 @pytest.mark.parametrize("objective", ["compressed", "exact"])
-def test_gradient_has_constant_posteriors(scores, objective):
+def test_gradient_treats_posteriors_as_constants(scores, objective):
     pos, neg = scores
     alpha, beta = softmax(pos / 0.5 / 0.8), softmax((0.7 - 1 / 2.0) * neg / 0.8)
     joint = alpha[:, :, None] * beta[:, None, :]
@@ -44,7 +44,7 @@ def test_gradient_has_constant_posteriors(scores, objective):
     np.testing.assert_allclose(got[1], -slope.sum(1), rtol=1e-10)
 
 
-def test_one_positive_and_one_negative_are_bpr(scores):
+def test_single_pair_matches_bpr(scores):
     pos, neg = (np.float32(x[:, 0]) for x in scores)
     want = quick.bpr(pos, neg[:, None], reduce_fn=None)
     for objective in ("compressed", "exact"):
@@ -53,7 +53,7 @@ def test_one_positive_and_one_negative_are_bpr(scores):
             np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_a_strong_prior_is_the_posterior(scores):
+def test_strong_prior_determines_posterior(scores):
     pos, neg = map(np.float32, scores)
     prior = np.log(softmax(neg[:, ::-1]))
     got = quick.variational_bpr(
