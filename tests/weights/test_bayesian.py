@@ -28,7 +28,7 @@ def neg():
 
 
 @pytest.mark.parametrize("short", [1e-3, 1e-6])
-def test_small_denominators_keep_their_digits(short):
+def test_small_denominators_keep_relative_precision(short):
     """At the best score h = (1-alpha) tau_minus + alpha tau_plus, which may be tiny."""
     alpha, tau_plus = float(np.float32(1 - short)), np.array([1e-3, 1e-6, 1e-12, 1e-30])
     scores = jnp.tile(jnp.array([1.0, 2.0]), (4, 1))
@@ -38,7 +38,7 @@ def test_small_denominators_keep_their_digits(short):
     np.testing.assert_allclose(got[:, 1], 0.75 * (1 - alpha) / z / h, rtol=1e-6)
 
 
-def test_denormal_squares_do_not_look_like_zero():
+def test_denormal_squares_are_not_treated_as_zero():
     """The best score is a false negative, however rare these are, unless there are none."""
     tau_plus = np.float32([1e-30, 0])
     got = jitted_weights(
@@ -48,7 +48,7 @@ def test_denormal_squares_do_not_look_like_zero():
     np.testing.assert_array_equal(got[1], 1)
 
 
-def test_gradients_at_the_ends_of_the_ranges_are_finite(neg):
+def test_gradients_are_finite_at_range_limits(neg):
     edges = np.float32([(0, 1), (0.1, 0.5), (0.5, 0.8), (0.1, 1)]).T
     for fn, more in (
         (weights.bayesian_weights, {"beta": 0.9}),
@@ -87,8 +87,8 @@ def test_weights_are_a_density(tau_plus, alpha, beta):
 @given(priors, levels)
 @example(0.0, 1.0)
 @settings(max_examples=30, deadline=None)
-def test_posterior(tau_plus, alpha):
-    """Theorem 6.1, and that Phi runs from 0 to 1: through the ends of the posterior."""
+def test_posterior_is_monotone_and_matches_weights(tau_plus, alpha):
+    """Theorem 6.1; the limits of the posterior show that Phi runs from 0 to 1."""
     s = jnp.arange(500.0)
     p = jitted_posterior(s, tau_plus=tau_plus, alpha=alpha)
     p = np.asarray(p, np.float64)
@@ -103,7 +103,7 @@ def test_posterior(tau_plus, alpha):
         np.testing.assert_allclose(p, (1 - tau_plus) * np.asarray(w), rtol=2e-6, atol=1e-7)
 
 
-def test_an_impossible_population_is_refused_or_finite(neg):
+def test_rejects_alpha_and_beta_of_one(neg):
     for almost in (1.0, 1 - 1e-9):  # float32 has no value between
         with raises(ValueError, match="`alpha` and `beta` must not both be 1"):
             weights.bayesian_weights(neg, tau_plus=0.1, alpha=1.0, beta=almost)
@@ -117,17 +117,17 @@ def test_an_impossible_population_is_refused_or_finite(neg):
 
 @pytest.mark.parametrize("beta", [0.5, 1.0])  # 1 gives the lowest score a weight of 0
 @pytest.mark.parametrize("bins", [None, 4])
-def test_a_nan_that_is_kept_is_seen_and_one_that_is_not_is_not(neg, beta, bins):
+def test_propagates_nan_unless_masked(neg, beta, bins):
     hyper = dict(tau_plus=0.1, alpha=0.8, beta=beta, bins=bins)
-    place = np.zeros(neg.shape, bool)
-    place[0, 0, 3] = True
-    soiled = np.where(place, np.float32(np.nan), neg)
+    is_nan = np.zeros(neg.shape, bool)
+    is_nan[0, 0, 3] = True
+    corrupted = np.where(is_nan, np.float32(np.nan), neg)
     for where in (None, jnp.ones(neg.shape, bool)):
-        got = quick.bayesian_weights(soiled, **hyper, where=where)
-        np.testing.assert_array_equal(np.isnan(got), place)
-        loss = contrastive(neg[..., 0], soiled, **hyper, where=where, reduce_fn=None)
-        np.testing.assert_array_equal(np.isnan(loss), place.any(-1))
-    assert np.isfinite(quick.bayesian_weights(soiled, **hyper, where=~place)).all()
+        got = quick.bayesian_weights(corrupted, **hyper, where=where)
+        np.testing.assert_array_equal(np.isnan(got), is_nan)
+        loss = contrastive(neg[..., 0], corrupted, **hyper, where=where, reduce_fn=None)
+        np.testing.assert_array_equal(np.isnan(loss), is_nan.any(-1))
+    assert np.isfinite(quick.bayesian_weights(corrupted, **hyper, where=~is_nan)).all()
 
 
 def test_128_bins_are_nearly_exact_for_thousands_of_negatives():
@@ -144,7 +144,7 @@ def test_128_bins_are_nearly_exact_for_thousands_of_negatives():
     np.testing.assert_allclose(sums[1], sums[0], rtol=1e-3)
 
 
-def test_the_highest_score_has_its_exact_weight_however_small():
+def test_binned_weight_of_highest_score_is_exact():
     scores = np.linspace(0, 1, 400, dtype=np.float32)
     hyper = dict(tau_plus=0.4, alpha=1 - 1e-5, beta=0.5)
     exact, binned = (

@@ -1,4 +1,4 @@
-"""A posterior and weights against labels: scikit-learn's figures and sums in float64."""
+"""Calibration and AUC of posteriors and weights, against scikit-learn and float64 sums."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ each = pytest.mark.parametrize("fn", FUNCTIONS)
 
 
 def samples(shape=(6, 40), seed=0):
-    """A posterior that knows something, with ties, and what is true; as jax arrays."""
+    """Returns an informative posterior with ties and its labels, as JAX arrays."""
     rng = np.random.default_rng(seed)
     true = rng.random(shape) < 0.7
     p = np.round(np.clip(0.55 + 0.3 * (true - 0.5) + 0.2 * rng.normal(size=shape), 0, 1), 2)
@@ -26,9 +26,9 @@ def samples(shape=(6, 40), seed=0):
 
 
 @pytest.mark.parametrize("bins", [1, 7, 10])
-def test_the_table_is_scikit_learns(bins):
+def test_calibration_table_matches_scikit_learn(bins):
     p, true = samples()
-    p = p + 0.001  # scikit-learn has another rule at the edges of bins
+    p = p + 0.001  # scikit-learn assigns bin edges differently
     got = quick.posterior_calibration(p, true, bins=bins)
     actual, predicted = calibration_curve(np.ravel(true), np.ravel(p).clip(0, 1), n_bins=bins)
     some = np.asarray(got.samples) > 0
@@ -39,7 +39,7 @@ def test_the_table_is_scikit_learns(bins):
     assert got.error == pytest.approx(want, rel=1e-4)
 
 
-def test_bins_by_hand():
+def test_bins_match_hand_computed_values():
     p, true = jnp.array([[0.0, 0.5, 1.0, 0.49]]), jnp.array([[False, True, True, True]])
     got = quick.posterior_calibration(p, true, bins=2)
     # An edge belongs to the bin above it, and 1 to the last.
@@ -50,7 +50,7 @@ def test_bins_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_auc_and_the_share(seed):
+def test_auc_and_false_negative_share_match_references(seed):
     p, true = samples((4, 15), seed)
     got = quick.weights_auc(p, true)
     assert got == pytest.approx(roc_auc_score(np.ravel(true), np.ravel(p)), abs=1e-5)
@@ -60,7 +60,7 @@ def test_the_auc_and_the_share(seed):
     assert share == pytest.approx(w[~np.asarray(true)].sum() / w.sum(), rel=1e-4)
 
 
-def test_few_false_negatives_cost_no_digits():
+def test_auc_is_accurate_with_few_false_negatives():
     rng = np.random.default_rng(0)
     w = rng.random(200_000).astype(np.float32)
     true = np.arange(len(w)) >= 5
@@ -69,19 +69,19 @@ def test_few_false_negatives_cost_no_digits():
 
 
 @each
-def test_masking_is_deleting(fn):
+def test_masking_equals_deletion(fn):
     p, true = samples()
     where = jnp.arange(40) % 3 > 0
-    soiled = jnp.where(where, p, jnp.nan)
+    corrupted = jnp.where(where, p, jnp.nan)
     fn = jax.jit(fn)
-    got = fn(soiled, true, where=jnp.broadcast_to(where, p.shape))
+    got = fn(corrupted, true, where=jnp.broadcast_to(where, p.shape))
     want = fn(p[:, where], true[:, where])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
-    assert np.isnan(jax.tree.leaves(fn(soiled, true))[-1])
+    assert np.isnan(jax.tree.leaves(fn(corrupted, true))[-1])
 
 
 @each
-def test_under_transformations_and_in_half_precision(fn):
+def test_supports_vmap_and_half_precision(fn):
     p, true = samples()
 
     def same(a, b):
@@ -96,7 +96,7 @@ def test_under_transformations_and_in_half_precision(fn):
     same(jitted(half, true), jitted(half.astype(jnp.float32), true))
 
 
-def test_of_nothing():
+def test_empty_or_single_class_inputs_return_defaults():
     p, none = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
     table = quick.posterior_calibration(p, ~none, where=none)
     assert table.error == 0
@@ -109,7 +109,7 @@ def test_of_nothing():
 
 
 @each
-def test_refusals(fn):
+def test_rejects_invalid_arguments(fn):
     p, true = samples((2, 3))
     with raises(ValueError, match="`is_true` must have shape"):
         fn(p, true[:1])

@@ -37,7 +37,7 @@ def cdf(x, dim, scale):
 
 
 @pytest.mark.parametrize(("dim", "scale"), [(27, 0.6), (32, 0.2), (3, 1.5)])
-def test_confidence_is_twice_cdf_times_density_times_prior(dim, scale):
+def test_confidence_rules_match_quadrature(dim, scale):
     x = np.linspace(-4, 4, 9) * scale * np.sqrt(dim) + 0.01
     prior = np.linspace(0, 1, 9)
     below = np.array([cdf(value, dim, scale) for value in x])
@@ -53,7 +53,7 @@ def test_confidence_is_twice_cdf_times_density_times_prior(dim, scale):
     np.testing.assert_allclose(posterior, want, rtol=2e-5, atol=1e-7)
 
 
-def test_prior_goes_by_popularity():
+def test_credibility_prior_matches_standardized_popularity():
     rng = np.random.default_rng(0)
     users, items = np.nonzero(rng.random((20, 8)) < np.linspace(0.1, 0.9, 8))
     log = Interactions.from_arrays(users, items, user_ids=np.arange(20), item_ids=np.arange(8))
@@ -67,7 +67,7 @@ def test_equally_popular_items_are_equally_credible():
     np.testing.assert_array_equal(weights.credibility_prior(log.item_counts), [0.5, 0.5])
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "known": cache(lambda: stats.VarianceGamma(27, 0.6)),
     "read off": cache(lambda: smoothed(np.linspace(-1.0, 1.0, 99, dtype=np.float32))),
 }
@@ -84,11 +84,11 @@ def value_and_slope(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-@pytest.mark.parametrize("distribution", LAWS)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_extreme_scores_give_finite_weights(rule, dtype, distribution):
     scores = jnp.tile(jnp.array([-3e38, -1e4, -100, 0, 100, 1e4, 3e38], dtype), (3, 1))
     prior = jnp.array([[0.0], [0.5], [1.0]])
-    slope, got = value_and_slope(rule)(scores, prior, LAWS[distribution]())
+    slope, got = value_and_slope(rule)(scores, prior, DISTRIBUTIONS[distribution]())
     assert got.dtype == jnp.float32
     assert np.isfinite(got).all()
     assert (got >= 0).all()
@@ -96,13 +96,15 @@ def test_extreme_scores_give_finite_weights(rule, dtype, distribution):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("distribution", LAWS)
-def test_a_score_that_is_nan_is_seen(rule, distribution):
-    got = jax.jit(rule)(jnp.array([0.1, jnp.nan]), prior=0.5, distribution=LAWS[distribution]())
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_propagates_nan_scores(rule, distribution):
+    got = jax.jit(rule)(
+        jnp.array([0.1, jnp.nan]), prior=0.5, distribution=DISTRIBUTIONS[distribution]()
+    )
     np.testing.assert_array_equal(np.isnan(got), [False, True])
 
 
-def test_posterior_is_a_half_where_score_and_prior_exclude_each_other():
+def test_posterior_is_half_for_contradictory_score_and_prior():
     distribution = smoothed(np.linspace(-1.0, 1.0, 99, dtype=np.float32))
     far = jnp.array([-9.0, 9.0])
     got = quick.confidence_posterior(far, prior=jnp.array([1.0, 0.0]), distribution=distribution)
@@ -110,30 +112,30 @@ def test_posterior_is_a_half_where_score_and_prior_exclude_each_other():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_gradients_by_finite_differences(rule):
+def test_gradients_match_finite_differences(rule):
     with jax.enable_x64(True):
         scores = jnp.asarray([-3.0, -0.4, 0.7, 5.0])
         distribution = stats.VarianceGamma(27, 0.6)
-        of = jax.jit(lambda s, p: rule(s, prior=p, distribution=distribution))
-        check_grads(of, (scores, scores / 20 + 0.5), order=1)
+        rule_fn = jax.jit(lambda s, p: rule(s, prior=p, distribution=distribution))
+        check_grads(rule_fn, (scores, scores / 20 + 0.5), order=1)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_jit_vmap_and_changed_numbers(rule):
-    of, traced = counted(lambda s, p, d: rule(s, prior=p, distribution=d))
+def test_vmap_matches_jit_and_scale_does_not_recompile(rule):
+    rule_fn, traces = counted(lambda s, p, d: rule(s, prior=p, distribution=d))
     scores = jnp.linspace(-2.0, 3.0, 12).reshape(3, 4)
     prior = jnp.full((3, 1), 0.4)
     mapped = jax.jit(jax.vmap(lambda s, p, d: rule(s, prior=p, distribution=d), (0, 0, None)))
     for scale in (0.3, 0.6):
         distribution = stats.VarianceGamma(5, scale)
-        whole = of(scores, prior, distribution)
+        whole = rule_fn(scores, prior, distribution)
         each = mapped(scores, prior, distribution)
         np.testing.assert_allclose(whole, each, rtol=1e-5)
-    assert len(traced) == 1
+    assert len(traces) == 1
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("prior", [-0.1, 1.1, np.nan])
-def test_a_prior_that_is_no_probability_is_refused(rule, prior):
+def test_rejects_prior_outside_unit_interval(rule, prior):
     with raises(ValueError, match="`prior`"):
         rule(jnp.zeros(2), prior=prior, distribution=stats.VarianceGamma(3, 1.0))

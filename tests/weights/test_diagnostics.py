@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 quick = jitted(weights)
 
 
-def test_posterior_by_label_is_two_means():
+def test_posterior_by_label_matches_masked_means():
     keys = jax.random.split(jax.random.key(0))
     neg = jax.random.uniform(keys[0], (40, 5, 12), minval=-1.0)
     where = jax.random.bernoulli(keys[1], 0.5, neg.shape).at[0, 0].set(False)

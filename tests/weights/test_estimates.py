@@ -38,7 +38,7 @@ def np_macro_auc(pos, neg, where_pos, where_neg):
     return np.nanmean(np.array(each, np.float64))
 
 
-def test_alpha_is_the_mean_auc_of_the_anchors_that_have_one(labelled):
+def test_alpha_is_mean_auc_of_anchors_with_both_classes(labelled):
     pos, neg, where_pos, where_neg = labelled
     every = np.ones_like(where_pos), np.ones_like(where_neg)
     got = estimate_alpha(jnp.asarray(pos), jnp.asarray(neg))
@@ -52,14 +52,14 @@ def test_alpha_is_the_mean_auc_of_the_anchors_that_have_one(labelled):
     assert got == pytest.approx(0.5 + 1.5 * (want - 0.5), rel=1e-6)
 
 
-def test_ties_count_half_whatever_the_sign_of_zero():
+def test_ties_count_half_including_signed_zeros():
     pos, neg = jnp.array([0.0, jnp.inf, 2.0]), jnp.array([-0.0, 0.0, 2.0, jnp.inf])
     # 0 ties two of four, inf beats three and ties one, 2 beats two and ties one.
     want = (1.0 + 3.5 + 2.5) / 12
     assert estimate_alpha(pos, neg) == pytest.approx(want, rel=1e-6)
 
 
-def test_alpha_is_clipped_to_what_the_weights_take():
+def test_alpha_is_clipped_to_valid_range():
     ranks = jnp.arange(20.0)
     worse, better = (ranks[:10], ranks[10:]), (ranks[10:], ranks[:10])
     assert estimate_alpha(*worse) == 0.5
@@ -72,25 +72,25 @@ def test_alpha_is_clipped_to_what_the_weights_take():
 
 
 @pytest.mark.parametrize("junk", [jnp.nan, jnp.inf, -jnp.inf])
-def test_masked_entries_are_never_read_and_a_kept_nan_shows(labelled, junk):
+def test_ignores_masked_entries_and_propagates_nan(labelled, junk):
     pos, neg, where_pos, where_neg = map(jnp.asarray, labelled)
     masks = dict(where_pos=where_pos, where_neg=where_neg)
-    soiled = jnp.where(where_pos, pos, junk), jnp.where(where_neg, neg, junk)
+    corrupted = jnp.where(where_pos, pos, junk), jnp.where(where_neg, neg, junk)
     want = estimate_alpha(pos, neg, **masks)
-    assert estimate_alpha(*soiled, **masks) == want
+    assert estimate_alpha(*corrupted, **masks) == want
     masks = dict(where_pos=where_pos, where_unlabelled=where_neg)
     want = estimate_tau_plus(pos, neg, **masks)
-    jax.tree.map(np.testing.assert_array_equal, estimate_tau_plus(*soiled, **masks), want)
+    jax.tree.map(np.testing.assert_array_equal, estimate_tau_plus(*corrupted, **masks), want)
     if np.isnan(junk):
-        assert np.isnan(estimate_alpha(soiled[0], neg))
-        assert np.isnan(estimate_alpha(pos, soiled[1]))
-        for pair in ((soiled[0], neg), (pos, soiled[1])):
+        assert np.isnan(estimate_alpha(corrupted[0], neg))
+        assert np.isnan(estimate_alpha(pos, corrupted[1]))
+        for pair in ((corrupted[0], neg), (pos, corrupted[1])):
             got = estimate_tau_plus(*pair)
             assert np.isnan(got.tau_plus).any()
             np.testing.assert_array_equal(np.isnan(got.tau_plus), np.isnan(got.upper))
 
 
-def test_many_samples_need_no_table_of_pairs():
+def test_alpha_of_million_samples_stores_no_pair_matrix():
     """A million negatives and positives: their pairs would be 4 TB."""
     pos, neg = jnp.arange(1_000_000.0), jnp.arange(1_000_000.0) - 0.5
     assert estimate_alpha(pos, neg, rule="auc") == pytest.approx(0.5, abs=1e-5)
@@ -113,7 +113,7 @@ def np_bbe(pos, unlabelled, confidence):
 
 
 @pytest.mark.parametrize(("tau_plus", "confidence"), [(0.3, 0.9), (0.6, 0.5), (0.0, 0.99)])
-def test_prior_is_the_published_formula(tau_plus, confidence):
+def test_prior_matches_published_formula(tau_plus, confidence):
     rng = np.random.default_rng(3)
     pos = np.round(rng.normal(1.5, 1, 300), 2).astype(np.float32)  # with ties
     false = rng.random(700) < tau_plus
@@ -139,7 +139,7 @@ N_POS, N_UNLABELLED, RUNS = 1000, 10_000, 50
 
 
 def population(tau_plus):
-    """``RUNS`` samples of positives, half of them above every negative, and of the mixture."""
+    """Returns ``RUNS`` samples of positives, half above every negative, and of the mixture."""
     rng, shape = np.random.default_rng(4), (RUNS, N_UNLABELLED)
     hidden = rng.random(shape) < tau_plus
     mixed = np.where(hidden, rng.uniform(0, 1, shape), rng.uniform(-1, 0.5, shape))
@@ -153,7 +153,7 @@ def ratio_noise(q_u, q_p):
 
 
 @pytest.mark.parametrize("tau_plus", [0.1, 0.7])
-def test_prior_is_found_where_some_scores_are_positives_alone(tau_plus):
+def test_prior_is_recovered_if_some_positives_are_separable(tau_plus):
     """Half of the positives score above every negative."""
     pos, mixed = population(tau_plus)
     got = estimate_tau_plus(pos, mixed)
@@ -167,7 +167,7 @@ def test_prior_is_found_where_some_scores_are_positives_alone(tau_plus):
     assert got.upper.max() <= (tau_plus / 2 + 2 * e_u) / (0.5 - 2 * e_p)
 
 
-def test_prior_knows_the_order_of_scores_alone():
+def test_prior_depends_only_on_score_order():
     pos, mixed = population(0.1)
     pos, mixed = pos[0, :300], mixed[0, :2000]
     want = estimate_tau_plus(pos, mixed)
@@ -176,7 +176,7 @@ def test_prior_knows_the_order_of_scores_alone():
     np.testing.assert_array_equal(estimate_tau_plus(both[:300], both[300:]), want)
 
 
-def test_prior_excludes_nothing_without_samples():
+def test_prior_has_trivial_bounds_without_samples():
     pos, rest = jnp.ones((2, 5)), jnp.zeros((2, 9))
     for name, shape in (("where_pos", pos.shape), ("where_unlabelled", rest.shape)):
         keep = jnp.ones(shape, bool).at[1].set(False)
@@ -186,7 +186,7 @@ def test_prior_excludes_nothing_without_samples():
 
 
 @pytest.mark.parametrize("fn", [weights.estimate_alpha, weights.estimate_tau_plus])
-def test_estimates_compute_in_float32_and_take_no_gradient(labelled, fn):
+def test_estimates_use_float32_and_have_zero_gradient(labelled, fn):
     pos, neg, *_ = map(jnp.asarray, labelled)
     half = pos.astype(jnp.bfloat16), neg.astype(jnp.float16)
     jitted = jax.jit(fn)

@@ -27,7 +27,7 @@ def test_huge_scores_stay_finite(dtype):
 
 
 @pytest.mark.parametrize("scale", [1e35, 3e38])
-def test_no_score_or_concentration_is_too_large(scale):
+def test_hard_weights_are_finite_near_float32_limits(scale):
     neg = scale * jnp.array([[1.0, -1.0, 0.5], [0.5, 1.0, 1.0]])
 
     def f(neg, beta, t):
@@ -41,7 +41,7 @@ def test_no_score_or_concentration_is_too_large(scale):
 
 
 @pytest.mark.parametrize("scale", [1e4, 3e38])
-def test_scores_far_from_the_mean_of_gaussian_weights(scale):
+def test_gaussian_weights_are_finite_far_from_mean(scale):
     """The nearest scores have all the weight."""
     neg = scale * jnp.array([[0.5, -1.0, 1.0], [1.0, 1.0, -1.0]])
 
@@ -64,8 +64,8 @@ def test_effective_sample_size():
     np.testing.assert_allclose(slope[2, :3] * 1e-30, by_hand, rtol=1e-5)
     np.testing.assert_array_equal(slope[3], 0)
     where = jnp.array([[True, True, False, False], [True, False, True, True]] + [[False] * 4] * 2)
-    soiled = jnp.where(where, w, jnp.nan)
-    got = quick.effective_sample_size(soiled, where=where)
+    corrupted = jnp.where(where, w, jnp.nan)
+    got = quick.effective_sample_size(corrupted, where=where)
     np.testing.assert_allclose(got, [2, 0, 0, 0])
     assert quick.effective_sample_size(w.astype(jnp.bfloat16)).dtype == jnp.float32
     with raises(Exception, match="where"):

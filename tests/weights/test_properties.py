@@ -50,7 +50,7 @@ def np_gaussian(s, m, mu, sigma):
 
 
 def np_adversarial(s, m, radius, temperature):
-    """Weights that are tilted until their divergence from uniform ones is the radius."""
+    """Tilts weights until their divergence from uniform weights equals the radius."""
     found, shape = np.zeros(m.shape), (*m.shape[:-1], 1)
     radius, temperature = (np.broadcast_to(x, shape) for x in (radius, temperature))
     for row in np.ndindex(m.shape[:-1]):
@@ -74,7 +74,7 @@ def np_tilted(logits, radius):
 
 
 class Case(NamedTuple):
-    """Weights, their formula, and values of the hyper-parameters, of one anchor each."""
+    """Weight function, reference formula and hyper-parameter values, one per anchor."""
 
     fn: Callable
     ref: Callable
@@ -121,12 +121,12 @@ each_case = pytest.mark.parametrize(Case._fields, WEIGHTS.values(), ids=WEIGHTS)
 
 @pytest.fixture
 def scores():
-    """Scores with some ties, a mask that keeps one of each anchor, and factors of the weights."""
+    """Returns scores with ties, a mask with a valid entry per anchor, and cotangents."""
     rng = np.random.default_rng(0)
     where = rng.random((*BATCH, N)) < 0.6
     where[..., 0] = True
-    s, along = rng.normal(size=(2, *BATCH, N))
-    return np.float32(s.round(1)), where, np.float32(along)
+    s, cotangents = rng.normal(size=(2, *BATCH, N))
+    return np.float32(s.round(1)), where, np.float32(cotangents)
 
 
 def point(points, temperature, dtype=np.float32):
@@ -143,36 +143,36 @@ def evaluation(fn):
     """Returns the slopes of a weighted sum, and the weights; compiled once for each dtype."""
 
     @jax.jit
-    def f(s, where, along, hyper):
+    def f(s, where, cotangents, hyper):
         TRACES.append(fn)
 
         def total(s, hyper):
             w = fn(s, **hyper, where=where)
-            return jnp.sum(along * w), w
+            return jnp.sum(cotangents * w), w
 
         return jax.grad(total, argnums=(0, 1), has_aux=True)(s, hyper)
 
     return f
 
 
-def differences(ref, args, along, name):
-    """Central differences in float64: along a direction of all entries of one argument."""
+def differences(ref, args, cotangents, name):
+    """Returns a random direction for one argument and the central difference along it."""
     way = np.random.default_rng(1).normal(size=np.shape(args[name]))
 
     def total(step):
         moved = {**args, name: args[name] + step * way}
         moved = {k: v[..., None] if np.ndim(v) == 2 else v for k, v in moved.items()}
-        return np.sum(along * ref(**moved))
+        return np.sum(cotangents * ref(**moved))
 
     return way, (total(1e-6) - total(-1e-6)) / 2e-6
 
 
 @each_case
 def test_values_and_gradients(scores, fn, ref, points, temperatures):
-    s, where, along = scores
+    s, where, cotangents = scores
     for temperature in temperatures:
         hyper = point(points, temperature)
-        _, got = evaluation(fn)(s, where, along, hyper)
+        _, got = evaluation(fn)(s, where, cotangents, hyper)
         columns = {k: np.float64(v)[..., None] for k, v in hyper.items()}
         want = ref(np.float64(s), where, **columns)
         assert got.dtype == np.float32
@@ -180,13 +180,13 @@ def test_values_and_gradients(scores, fn, ref, points, temperatures):
 
         wide = point(points, temperature, np.float64)
         with jax.enable_x64(True):
-            slopes, got = evaluation(fn)(np.float64(s), where, np.float64(along), wide)
+            slopes, got = evaluation(fn)(np.float64(s), where, np.float64(cotangents), wide)
         want = ref(np.float64(s), where, **{k: np.expand_dims(v, -1) for k, v in wide.items()})
         np.testing.assert_allclose(got, want, rtol=1e-5 if "alpha" in points else 1e-12, atol=1e-12)
         if fn in (weights.hard_weights, weights.gaussian_weights):
             args = {"s": np.float64(s), "m": where} | wide
             for name, slope in {"s": slopes[0], **slopes[1]}.items():
-                way, difference = differences(ref, args, along, name)
+                way, difference = differences(ref, args, cotangents, name)
                 np.testing.assert_allclose(np.sum(np.asarray(slope) * way), difference, rtol=1e-5)
         else:  # functions of ranks, or constant with respect to gradients
             np.testing.assert_array_equal(slopes[0], 0)
@@ -194,15 +194,15 @@ def test_values_and_gradients(scores, fn, ref, points, temperatures):
 
 
 @each_case
-def test_masked_entries_are_never_read(scores, fn, ref, points, temperatures):
-    s, where, along = scores
+def test_ignores_masked_entries(scores, fn, ref, points, temperatures):
+    s, where, cotangents = scores
     where[0] = False
     hyper = point(points, temperatures[-1])
-    slopes, want = evaluation(fn)(s, where, along, hyper)
+    slopes, want = evaluation(fn)(s, where, cotangents, hyper)
     assert np.all(np.asarray(want)[~where] == 0)
     assert all(np.isfinite(slope).all() for slope in jax.tree.leaves(slopes))
     for junk in (np.nan, np.inf, -np.inf):
-        got = evaluation(fn)(np.where(where, s, np.float32(junk)), where, along, hyper)
+        got = evaluation(fn)(np.where(where, s, np.float32(junk)), where, cotangents, hyper)
         jax.tree.map(np.testing.assert_array_equal, got, (slopes, want))
 
 

@@ -1,4 +1,4 @@
-"""Alpha over the course of a training."""
+"""Schedules of alpha during training."""
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 progress = jnp.array([0.0, 0.1, 0.25, 0.5, 0.99])
 
 
-def test_fixed_is_fixed():
+def test_fixed_alpha_is_constant():
     np.testing.assert_array_equal(
         weights.fixed_alpha(progress, alpha=0.7), np.full(5, 0.7, np.float32)
     )
 
 
 @pytest.mark.parametrize(("alpha", "until"), [(0.9, 0.5), (0.8, 1.0), (0.7, 0.1), (0.5, 0.3)])
-def test_warmup_is_a_line_and_then_alpha(alpha, until):
+def test_warmup_alpha_is_linear_then_constant(alpha, until):
     p = np.asarray(progress, np.float64)
     want = 0.5 + (alpha - 0.5) * np.minimum(p / until, 1)
     got = weights.warmup_alpha(progress, alpha=alpha, until=until)
@@ -31,7 +31,7 @@ def test_warmup_is_a_line_and_then_alpha(alpha, until):
     assert weights.warmup_alpha(progress, alpha=1.0, until=until).max() <= 1
 
 
-def test_measured_is_the_weighted_mean_of_what_came():
+def test_measured_alpha_is_weighted_mean_of_estimates():
     estimates, decay = [0.6, 0.65, 0.9, 0.7], 0.8
     state = weights.init_measured_alpha()
     assert weights.measured_alpha(state) == 0.5

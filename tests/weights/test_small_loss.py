@@ -1,4 +1,4 @@
-"""Selection of dropped losses, and trust in labels."""
+"""Small-loss weights, reliability weights and the drop-rate schedule."""
 
 from fractions import Fraction
 
@@ -46,18 +46,18 @@ def np_small(losses, where, rate):
     st.sampled_from(RATES),
 )
 @settings(max_examples=50, deadline=None)
-def test_drops_the_largest_of_those_kept(losses, where, rate):
+def test_drops_largest_unmasked_losses(losses, where, rate):
     got = small_loss_weights(losses, drop_rate=float(rate), where=where)
     np.testing.assert_array_equal(got, np_small(losses, where, rate))
-    soiled = np.where(where, losses, np.float32(np.nan))
+    corrupted = np.where(where, losses, np.float32(np.nan))
     np.testing.assert_array_equal(
-        small_loss_weights(soiled, drop_rate=float(rate), where=where), got
+        small_loss_weights(corrupted, drop_rate=float(rate), where=where), got
     )
     got = small_loss_weights(losses, drop_rate=float(rate))
     np.testing.assert_array_equal(got, np_small(losses, np.ones((3, 7), bool), rate))
 
 
-def test_equal_losses_are_dropped_from_behind():
+def test_drops_last_of_equal_losses_first():
     got = small_loss_weights(jnp.array([[1.0, 2.0], [2.0, 2.0], [0.0, 2.0]]), drop_rate=0.5)
     np.testing.assert_array_equal(got, [[1, 1], [0, 0], [1, 0]])
     # A NaN is larger than infinity, at any position.
@@ -65,15 +65,15 @@ def test_equal_losses_are_dropped_from_behind():
     np.testing.assert_array_equal(got, [0, 1, 1])
 
 
-def test_a_rate_k_of_n_drops_k():
+def test_drop_rate_of_k_over_n_drops_k():
     """Holds although k/n in float32, and so the product, may be slightly too small."""
 
-    def kept_of(losses, rate):
+    def keep_weights(losses, rate):
         return quick.small_loss_weights(losses, drop_rate=rate)
 
     for n in (7, 1000):
         rates = jnp.arange(n + 1, dtype=jnp.float32) / n
-        kept = jax.vmap(kept_of, (None, 0))(jnp.ones(n), rates)
+        kept = jax.vmap(keep_weights, (None, 0))(jnp.ones(n), rates)
         np.testing.assert_array_equal(kept.sum(-1), np.arange(n, -1, -1))
     assert small_loss_weights(jnp.ones(4096), drop_rate=0.4999).sum() == 4096 - 2047
 
@@ -87,7 +87,7 @@ def test_shapes_and_types():
         assert small_loss_weights(jnp.zeros(3, jnp.float64), drop_rate=0.25).dtype == np.float64
 
 
-def test_neither_rate_nor_mask_retraces():
+def test_rate_and_mask_do_not_retrace():
     f, traces = counted(lambda x, r, w: weights.small_loss_weights(x, drop_rate=r, where=w))
     losses = jnp.arange(5.0)
     for rate, want in [(0.0, [1, 1, 0, 1, 1]), (0.5, [1, 1, 0, 0, 0]), (1.0, [0] * 5)]:
@@ -100,7 +100,7 @@ def np_reliability(logits, exponent):
     return (1 / (1 + np.exp(-np.asarray(logits, np.float64)))) ** exponent
 
 
-def test_reliability_is_a_power_of_the_probability():
+def test_reliability_is_power_of_probability():
     logits = jnp.tile(jnp.linspace(-25, 25, 41), (4, 1))
     exponent = jnp.array([[0.0], [0.25], [1.0], [3.0]])
     got = quick.reliability_weights(logits, exponent=exponent)
@@ -109,7 +109,7 @@ def test_reliability_is_a_power_of_the_probability():
     assert (got[0] == 1).all()
 
 
-def test_gradients_of_reliability():
+def test_reliability_gradients_match_finite_differences():
     f = jax.jit(lambda logits, b: weights.reliability_weights(logits, exponent=b))
     with jax.enable_x64(True):
         check_grads(f, (jnp.linspace(-4.0, 4.0, 9), jnp.asarray(0.3)), order=1, modes=["rev"])
@@ -117,7 +117,7 @@ def test_gradients_of_reliability():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0, 1e4])
-def test_a_probability_of_0_has_a_finite_slope(dtype, exponent):
+def test_reliability_gradients_are_finite_at_extreme_logits(dtype, exponent):
     logits = jnp.array([-1e4, -100, 0, 100, 1e4], dtype)
     slopes = jax.grad(lambda s, b: quick.reliability_weights(s, exponent=b).sum(), argnums=(0, 1))(
         logits, exponent
@@ -126,7 +126,7 @@ def test_a_probability_of_0_has_a_finite_slope(dtype, exponent):
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, np.nan])
-def test_a_rate_out_of_range_is_refused(rate):
+def test_rejects_drop_rate_out_of_range(rate):
     with raises(ValueError, match="`drop_rate` must lie in"):
         weights.small_loss_weights(jnp.ones(3), drop_rate=rate)
     with raises(ValueError, match="`drop_rate` must lie in"):
@@ -134,7 +134,7 @@ def test_a_rate_out_of_range_is_refused(rate):
 
 
 @pytest.mark.parametrize("exponent", [-0.1, np.inf, np.nan])
-def test_an_exponent_out_of_range_is_refused(exponent):
+def test_rejects_exponent_out_of_range(exponent):
     with raises(ValueError, match="`exponent` must lie in"):
         weights.reliability_weights(jnp.ones(3), exponent=exponent)
 
@@ -148,7 +148,7 @@ def test_shape_errors_name_the_argument():
 
 
 @pytest.mark.parametrize(("drop_rate", "until"), [(0.2, 0.5), (1.0, 1.0), (0.0, 0.3), (0.3, 0.0)])
-def test_the_drop_rate_is_a_line_and_then_constant(drop_rate, until):
+def test_drop_rate_ramp_is_linear_then_constant(drop_rate, until):
     progress = jnp.array([0.0, 0.1, 0.25, 0.5, 0.99])
     p = np.asarray(progress, np.float64)
     want = drop_rate * np.minimum(p / until, 1) if until else np.full(5, drop_rate)

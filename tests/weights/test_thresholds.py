@@ -14,7 +14,7 @@ quick = jitted(weights)
 UNKNOWN = jnp.full(2, jnp.nan)
 
 
-def test_first_threshold_is_exceeded_by_the_share():
+def test_first_threshold_is_exceeded_by_share_of_negatives():
     neg = jnp.float32(np.random.default_rng(0).permuted(np.tile(np.arange(20), (2, 1)), axis=1))
     for share, above in [(0.0, 0), (0.04, 0), (0.1, 2), (0.5, 10), (0.99, 19)]:
         got = quick.update_threshold(UNKNOWN, neg, share=share)
@@ -27,7 +27,7 @@ def test_first_threshold_is_exceeded_by_the_share():
     np.testing.assert_array_equal(again, got)
 
 
-def test_shares_of_whole_numbers_are_exact_in_float32():
+def test_shares_of_k_over_n_are_exact_in_float32():
     for n in (37, 100, 399):  # float32(k / n) * n is below k for some of them
         neg = np.tile(np.random.default_rng(n).permutation(n).astype(np.float32), (n, 1))
         share = np.float32(np.arange(n) / n)
@@ -41,7 +41,7 @@ def test_scores_at_the_threshold_do_not_exceed_it():
     np.testing.assert_allclose(got, np.array([0.4 - 0.25 + 0.25, 0.7 - 0.25]), rtol=1e-6)
 
 
-def test_a_step_follows_the_formula():
+def test_update_matches_formula():
     neg = jnp.array([[0.1, 0.5, 0.9, 0.3], [0.2, 0.4, 0.6, 0.8]])
     old, where = jnp.array([0.4, 0.7]), jnp.array([[True, True, False, True], [True] * 4])
     got = quick.update_threshold(old, neg, share=0.25, learning_rate=0.2, where=where)
@@ -52,7 +52,7 @@ def test_a_step_follows_the_formula():
     assert quick.update_threshold(old, jnp.bfloat16(neg), share=0.25).dtype == jnp.float32
 
 
-def test_batches_of_eight_find_the_quantiles_of_the_population():
+def test_batches_of_eight_converge_to_population_quantiles():
     """Quantiles of single batches would be the maximum of eight scores at best."""
     rng = np.random.default_rng(1)
     population = np.stack([rng.normal(size=4000), rng.uniform(size=4000)]).astype(np.float32)

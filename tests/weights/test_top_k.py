@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 quick = jitted(weights)
 
 
-def test_a_fraction_of_k_items_gives_the_largest_kth():
+def test_fraction_of_k_over_n_gives_kth_largest_score():
     rng = np.random.default_rng(0)
     for n in (1, 3, 20, 49):  # k / n, rounded to float32 and multiplied by n, can exceed k
         scores = np.float32(rng.permutation(n))
@@ -34,7 +34,7 @@ def test_masks_ties_and_half_precision():
     assert got == 3, "of two equal scores"
 
 
-def test_nan_takes_no_place():
+def test_nan_is_excluded_from_ranking():
     scores = jnp.array([[jnp.nan, 3, 2, 1, 0], [jnp.nan] * 5])
     for top_fraction, want in ((0.5, 2), (0.25, 3), (1.0, 0)):
         got = quick.top_k_threshold(scores, top_fraction=jnp.float32(top_fraction))
@@ -55,5 +55,5 @@ def test_gradient_is_zero_and_errors_name_the_argument():
 
 
 @pytest.mark.parametrize("n", [2_000_001, 3_000_000])
-def test_all_of_many_items(n):
+def test_fraction_of_one_gives_minimum_of_millions_of_items(n):
     assert weights.top_k_threshold(jnp.arange(n, dtype=jnp.float32), top_fraction=1.0) == 0
