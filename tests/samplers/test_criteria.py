@@ -14,7 +14,7 @@ from crl_jax.samplers._positives import pack_bits
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
-def test_unbiasedness_is_the_posterior_of_4_14():
+def test_unbiasedness_matches_posterior_of_equation_4_14():
     unit = np.float32([0, 1e-30, 1e-6, *np.linspace(0.01, 0.99, 25), 1 - 1e-6, 1])
     ecdf, prior = np.meshgrid(unit, unit, indexing="ij")
     got = np.asarray(unbiasedness(jnp.asarray(ecdf), jnp.asarray(prior)))
@@ -23,18 +23,18 @@ def test_unbiasedness_is_the_posterior_of_4_14():
     want = (1 - ecdf) * (1 - prior) / np.maximum(below, 1e-30)
     np.testing.assert_allclose(got, np.where(below > 1e-6, want, got), atol=1e-5)
     assert ((got >= 0) & (got <= 1)).all()
-    # At the corners of 0 / 0, what the prior says.
+    # At the corners of 0 / 0, the prior decides.
     np.testing.assert_array_equal(got[[-1, 0, -1, 0], [0, -1, -1, 0]], [1, 0, 0, 1])
 
 
-def test_a_nan_has_no_probability():
+def test_unbiasedness_propagates_nan_under_jit():
     """Under tracing, where no range is checked."""
     ok, nan = jnp.array([0.5]), jnp.array([jnp.nan])
     for pair in ((nan, ok), (ok, nan), (nan, nan)):
         assert np.isnan(jax.jit(unbiasedness)(*pair)).all()
 
 
-def test_a_score_that_is_nan_stands_nowhere():
+def test_ecdf_of_nan_score_is_nan():
     world = World()
     items = jnp.array([[8, 7], [0, 1]])  # unseen by users 0 and 2
     world.scores[0, 7] = np.nan
@@ -43,18 +43,18 @@ def test_a_score_that_is_nan_stands_nowhere():
     sample = shared_sample(world, [0, 4, 8])
 
     @jax.jit
-    def every_way(batch):
+    def all_ecdfs(batch):
         return (
             _ecdf.exact_ecdf(batch, items).ecdf,
             _ecdf.sampled_ecdf(batch, batch.scores(items), sample),
             _ecdf.user_table(batch, batch.users).ecdf[jnp.arange(2)[:, None], items],
         )
 
-    for got in every_way(batch):
+    for got in all_ecdfs(batch):
         np.testing.assert_array_equal(np.isnan(got), [[False, True], [False, False]])
 
 
-def test_risk_and_information_by_hand():
+def test_risk_and_informativeness_match_formulas():
     pos, neg = jnp.array([[0.3]]), jnp.array([[0.3, -1.2, 4.0]])
     info = informativeness(pos, neg)
     np.testing.assert_allclose(info, 1 / (1 + np.exp(0.3 - np.array(neg, float))), rtol=1e-6)
@@ -74,7 +74,7 @@ def test_extreme_scores_have_finite_criteria(scale):
         np.testing.assert_allclose(info, [[0, 0.5, 1]], atol=1e-6)
 
 
-def test_criteria_name_what_leaves_its_range():
+def test_range_errors_name_the_argument():
     half = jnp.array([0.5])
     for call, name in (
         (lambda: unbiasedness(half + 1, half), "ecdf"),
@@ -89,15 +89,15 @@ def test_criteria_name_what_leaves_its_range():
 def numpy_ecdf(world, users, items):
     out = []
     for user, row in zip(users, items, strict=True):
-        left = world.scores[user, world.unseen(user)].astype(np.float32)
-        out.append([np.mean(left <= np.float32(world.scores[user, j])) for j in row])
+        pool = world.scores[user, world.unseen(user)].astype(np.float32)
+        out.append([np.mean(pool <= np.float32(world.scores[user, j])) for j in row])
     return out
 
 
 @pytest.mark.parametrize(
     "limits", [{}, {"_MAX_SCORES": 1}, {"_MAX_SCORES": 3 * N_ITEMS}, {"_COUNTS_PER_USER": 1}]
 )
-def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
+def test_exact_ecdf_matches_counts_of_unseen_items(monkeypatch, limits):
     """Computes ranks at once, by anchor, in blocks that do not divide evenly, or per user."""
     for name, value in limits.items():
         monkeypatch.setattr(_ecdf, name, value)
@@ -105,24 +105,22 @@ def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
     users = [0, 3, 3, 5, 1, 7, 2, 0]
     batch = world.batch(users)
     items = jnp.asarray([np.resize(world.unseen(user), 6) for user in users])
-    standing = jax.jit(lambda *args: _ecdf.exact_ecdf(*args))(batch, items)
+    result = jax.jit(lambda *args: _ecdf.exact_ecdf(*args))(batch, items)
+    np.testing.assert_allclose(result.ecdf, numpy_ecdf(world, users, np.asarray(items)), rtol=1e-6)
     np.testing.assert_allclose(
-        standing.ecdf, numpy_ecdf(world, users, np.asarray(items)), rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        standing.scores, world.scores[np.array(users)[:, None], items], rtol=1e-6
+        result.scores, world.scores[np.array(users)[:, None], items], rtol=1e-6
     )
     own = [[world.scores[user, world.positive(user)]] for user in users]
-    np.testing.assert_allclose(standing.pos, own, rtol=1e-6)
+    np.testing.assert_allclose(result.pos, own, rtol=1e-6)
 
 
 def shared_sample(world, items):
-    """The sample that is passed on, with a bitmap of each user's seen items."""
+    """Returns a catalogue sample with a bitmap of the users that have seen each item."""
     taken = [[j in row for row in world.taken] for j in items]
     return _ecdf.CatalogueSample(jnp.array(items), pack_bits(jnp.array(taken)))
 
 
-def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
+def test_sampled_ecdf_excludes_seen_items():
     world = World()
     users = list(range(N_USERS))
     batch = world.batch(users)
@@ -131,13 +129,13 @@ def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
     shared = shared_sample(world, sample)
     got = jax.jit(lambda batch: _ecdf.sampled_ecdf(batch, batch.scores(items), shared))(batch)
     for user in users:
-        left = [world.scores[user, j] for j in sample if j not in world.taken[user]]
+        pool = [world.scores[user, j] for j in sample if j not in world.taken[user]]
         for k, j in enumerate(np.asarray(items[user])):
-            want = np.mean(np.array(left) <= world.scores[user, j]) if left else 0.5
+            want = np.mean(np.array(pool) <= world.scores[user, j]) if pool else 0.5
             assert got[user, k] == pytest.approx(want)
 
 
-def test_candidates_rank_among_themselves():
+def test_candidate_ecdf_counts_ties_and_ignores_nan():
     """Ties count in full; a NaN has no rank and counts for no other."""
     scores = jnp.array([[2.0, 1.0, 2.0, 7.0], [jnp.nan, 1.0, 3.0, -jnp.inf]])
     want = [[3 / 5, 1 / 5, 3 / 5, 4 / 5], [np.nan, 2 / 5, 3 / 5, 1 / 5]]
@@ -145,13 +143,13 @@ def test_candidates_rank_among_themselves():
     assert _ecdf.candidate_ecdf(scores.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
 
-def test_the_kth_of_n_draws_has_its_mean_cdf():
+def test_candidate_ecdf_matches_mean_of_order_statistics():
     draws = np.sort(np.random.default_rng(0).uniform(size=(20_000, 4)))  # F(x) = x
     got = _ecdf.candidate_ecdf(jnp.asarray(draws[:1], jnp.float32))[0]
     np.testing.assert_allclose(got, draws.mean(axis=0), atol=0.005)
 
 
-def test_a_sample_knows_what_was_taken():
+def test_draw_sample_packs_seen_bitmap():
     world = World()
     sample = _ecdf.draw_sample(jax.random.key(0), world.positives, 70)
     assert sample.seen.shape == (3, N_USERS)
@@ -159,7 +157,7 @@ def test_a_sample_knows_what_was_taken():
     np.testing.assert_array_equal(sample.seen, want.seen)
 
 
-def test_every_epoch_has_its_own_sample():
+def test_start_epoch_redraws_sample():
     world = World()
     sampler = samplers.BNS(jnp.full(N_ITEMS, 0.1), ecdf_samples=20)
     first = world.state(sampler)
@@ -183,8 +181,8 @@ def test_popularity_and_uniform_priors():
     np.testing.assert_allclose(samplers.uniform_prior(4), [0.25] * 4)
 
 
-def test_group_prior_by_hand():
-    """Items 0, 1, 2 have 3, 2, 0 interactions: by group 0 two, one, none."""
+def test_group_prior_matches_hand_computed_table():
+    """Items 0, 1, 2 have 3, 2, 0 interactions, of which 2, 1, 0 are by group 0."""
     train = interactions_of([[0], [0, 1], [0, 1]], 3)
     prior = samplers.group_prior(train, np.array([0, 0, 2]))
     counts = np.array([[2, 1, 0], [0, 0, 0], [1, 1, 0]])
@@ -200,6 +198,6 @@ def test_group_prior_by_hand():
         samplers.group_prior(train, np.array([0, -1, 1]))
 
 
-def test_oracle_prior_marks_what_is_held_out():
+def test_oracle_prior_marks_held_out_items():
     prior = samplers.oracle_prior(interactions_of([[0, 2], [1]], 3))
     np.testing.assert_allclose(prior, [[0.64, 0.04, 0.64], [0.04, 0.64, 0.04]], rtol=1e-6)

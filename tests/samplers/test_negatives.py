@@ -135,13 +135,13 @@ def assert_distributed(counts, values):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_draws_have_the_distribution_of_the_formula(name):
-    """Never an item that the user has taken; the key decides all, with and without a bitmap.
+def test_draws_match_distribution_and_exclude_seen_items(name):
+    """Draws exclude seen items and depend on the key alone, with and without a bitmap.
 
-    Large catalogues have no bitmap, and look up every pair. The last user has taken everything.
+    Large catalogues have no bitmap, and look up every pair. The last user has seen every item.
     """
-    sampler, everything = EVERY[name], list(range(N_ITEMS))
-    world = World([*TAKEN.values(), everything])
+    sampler, all_items = EVERY[name], list(range(N_ITEMS))
+    world = World([*TAKEN.values(), all_items])
     users = np.repeat(np.arange(N_USERS + 1), N_DRAWS // 2)
     batch, state = world.batch(users, n=2), world.state(sampler)
     first, after = draw(sampler, jax.random.key(3), batch, state)
@@ -165,14 +165,16 @@ def test_draws_have_the_distribution_of_the_formula(name):
         assert np.any(np.asarray(first) != np.asarray(second))
     if name in ("PNS", "BNS after RNS", "posterior", "mixed"):
         return  # these look up pairs as RNS, BNS and DNS do
-    without = dataclasses.replace(world.positives, bitmap=None)
+    without_bitmap = dataclasses.replace(world.positives, bitmap=None)
     assert world.positives.bitmap is not None
-    got, _ = draw(sampler, jax.random.key(3), dataclasses.replace(batch, positives=without), state)
+    got, _ = draw(
+        sampler, jax.random.key(3), dataclasses.replace(batch, positives=without_bitmap), state
+    )
     np.testing.assert_array_equal(got, first)
 
 
 @pytest.mark.parametrize("n_anchors", [4, 3 * N_USERS])
-def test_bns_from_all_takes_the_least_risky_of_all_and_then_the_next(world, n_anchors):
+def test_bns_of_all_items_draws_in_order_of_risk(world, n_anchors):
     """Ranks the anchors' rows if there are fewer anchors than users, else one row per user."""
     users = np.arange(n_anchors) % N_USERS
     ids, _ = draw(BNS(PRIOR, candidates=None), jax.random.key(0), world.batch(users, n=3))
@@ -186,7 +188,7 @@ geometric_ranks = jax.jit(truncated_geometric, static_argnums=3)
 
 
 @pytest.mark.parametrize("scale", [1e12, np.inf])
-def test_every_rank_of_a_vast_catalogue_can_be_drawn(scale):
+def test_geometric_ranks_cover_all_of_large_catalogue(scale):
     """float32 is exact up to 2^24; its multiples of 128 below 2^31 would be all values drawn."""
     n = 2**31 - 1
     ranks = geometric_ranks(jax.random.key(0), jnp.full(2**16, n, jnp.int32), scale, n)
@@ -196,7 +198,7 @@ def test_every_rank_of_a_vast_catalogue_can_be_drawn(scale):
 
 
 @pytest.mark.parametrize("scale", [50.0, 1e5])
-def test_ranks_have_the_truncated_geometric_law_up_to_the_last(scale):
+def test_ranks_follow_truncated_geometric_distribution(scale):
     n, drawn = 10**6, 2**20
     ranks = geometric_ranks(jax.random.key(1), jnp.full(drawn, n, jnp.int32), scale, n)
     ranks = np.sort(np.asarray(ranks))
@@ -204,15 +206,15 @@ def test_ranks_have_the_truncated_geometric_law_up_to_the_last(scale):
     up_to = np.expm1(-(ranks + 1) / scale) / np.expm1(-n / scale)
     before = np.expm1(-ranks / scale) / np.expm1(-n / scale)
     seen = np.arange(1, drawn + 1) / drawn
-    stray = max(np.max(before - seen), np.max(seen - 1 / drawn - up_to))
-    assert stray < 2.2 / np.sqrt(drawn)  # 1e-4 of samples exceed this
-    far = ranks[ranks > 8 * scale]  # so rare that none should come twice if they are many
+    ks_statistic = max(np.max(before - seen), np.max(seen - 1 / drawn - up_to))
+    assert ks_statistic < 2.2 / np.sqrt(drawn)  # 1e-4 of samples exceed this
+    far = ranks[ranks > 8 * scale]  # so rare that duplicates are unlikely
     if scale == 1e5:
         assert len(far) > 200
         assert len(np.unique(far)) > 0.98 * len(far)
 
 
-def test_bns_1_weighs_gains_less_from_epoch_to_epoch(world):
+def test_bns_1_decays_risk_lambda_over_epochs(world):
     sampler = BNS(
         PRIOR, candidates=None, risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_min=2.0
     )
@@ -223,7 +225,7 @@ def test_bns_1_weighs_gains_less_from_epoch_to_epoch(world):
             assert ids[user, 0] == max(world.unseen(user), key=lambda j, value=value: value[j])
 
 
-def test_bns_2_changes_its_sampler_when_its_time_has_come(world):
+def test_bns_2_switches_sampler_at_given_epoch(world):
     late = BNS(PRIOR, candidates=None)
     sampler = StagedSampler(RNS(), late, 3)
     batch = world.batch([0] * 200, epoch=2)
@@ -234,7 +236,7 @@ def test_bns_2_changes_its_sampler_when_its_time_has_come(world):
     np.testing.assert_array_equal(ids, want)
 
 
-def test_a_prior_may_be_an_array_a_table_or_a_function(world):
+def test_prior_accepts_array_table_or_function(world):
     batch = world.batch(list(range(N_USERS)), n=2)
     table = np.tile(PRIOR, (N_USERS, 1)).astype(np.float32)
 
@@ -249,7 +251,7 @@ def test_a_prior_may_be_an_array_a_table_or_a_function(world):
     assert np.any(np.asarray(want) != np.asarray(other))
 
 
-def test_numbers_change_without_compiling_anew(world):
+def test_hyper_parameters_do_not_recompile(world):
     traces = []
 
     @jax.jit
@@ -264,7 +266,7 @@ def test_numbers_change_without_compiling_anew(world):
     assert traces == [AOBPR, BNS, SRNS]
 
 
-def test_srns_gives_the_best_of_memory_by_score_and_deviation(world):
+def test_srns_draws_best_of_memory_by_score_and_deviation(world):
     """Against the explicit criterion, with a history in which some scores varied more."""
     rng = np.random.default_rng(1)
     past = world.scores + rng.normal(size=(3, *world.scores.shape)) * np.linspace(0, 2, N_ITEMS)
@@ -287,7 +289,7 @@ def test_srns_gives_the_best_of_memory_by_score_and_deviation(world):
             assert ids[user, 0] == memory[np.argmax(value[memory])]
 
 
-def test_srns_keeps_items_in_proportion_to_their_scores():
+def test_srns_keeps_items_in_memory_by_softmax_of_scores():
     world = World([[0]], 6, seed=4)
     sampler = SRNS(memory=1, fresh=1, history=1, temperature=0.7)
     state = world.state(sampler)
@@ -308,7 +310,7 @@ def test_srns_keeps_items_in_proportion_to_their_scores():
     assert_distributed(counts, chances)
 
 
-def test_srns_memory_holds_no_item_twice_while_there_are_others(world):
+def test_srns_memory_has_no_avoidable_duplicates(world):
     sampler = SRNS(memory=4, fresh=8, history=1)
     state = world.state(sampler)
     for step in range(30):
@@ -317,7 +319,7 @@ def test_srns_memory_holds_no_item_twice_while_there_are_others(world):
         assert len(set(row)) == min(4, len(world.unseen(user)))
 
 
-def test_srns_lets_one_anchor_of_a_user_decide(world):
+def test_srns_updates_memory_from_first_anchor_of_user(world):
     sampler = SRNS(memory=3, fresh=3, history=1)
     state, batch = world.state(sampler), world.batch([2, 5, 2, 2, 0])
 
@@ -336,7 +338,7 @@ def test_srns_lets_one_anchor_of_a_user_decide(world):
     )
 
 
-def test_srns_remembers_the_last_epochs(world):
+def test_srns_keeps_tables_of_last_epochs(world):
     sampler = SRNS(history=2)
     state = world.state(sampler)
     for value in (1.0, 2.0, 3.0):
@@ -345,7 +347,7 @@ def test_srns_remembers_the_last_epochs(world):
     assert state.past.users[:, 0, 0].tolist() == [2.0, 3.0]
 
 
-def test_samplers_say_what_is_wrong_with_an_argument(world):
+def test_rejects_invalid_arguments(world):
     for make, message in (
         (lambda: DNS(0), "`candidates` must be at least 1, got 0"),
         (lambda: AOBPR(0.0), "`scale` must lie in"),
@@ -388,7 +390,7 @@ def test_samplers_say_what_is_wrong_with_an_argument(world):
         (lambda: StagedSampler(RNS(), BNS(np.full(3, 0.3)), 1), "`prior` must be a function or"),
     ],
 )
-def test_arrays_of_other_data_are_refused_under_jit_too(world, make, message):
+def test_rejects_arrays_of_other_datasets_under_jit(world, make, message):
     batch = world.batch([0], n=2)
 
     def first(key, users):
@@ -400,20 +402,20 @@ def test_arrays_of_other_data_are_refused_under_jit_too(world, make, message):
         jax.eval_shape(first, jax.random.key(0), batch.users)
 
 
-def test_the_preference_of_a_group_makes_no_probability_above_one():
+def test_group_prior_is_at_most_one():
     data = Interactions.from_arrays([0, 1], [0, 0], user_ids=[0, 1, 2], item_ids=[0])
     prior = samplers.group_prior(data, np.array([0, 0, 1]))
     assert prior(jnp.arange(3), jnp.zeros((3, 1), int)).max() == 1
 
 
-def test_pns_of_takes_popularity_to_its_power(world):
+def test_pns_weights_are_powers_of_popularity(world):
     counts = np.bincount(world.train.items, minlength=N_ITEMS)
     np.testing.assert_allclose(PNS.from_interactions(world.train).weights, counts**0.75, rtol=1e-6)
     np.testing.assert_allclose(PNS.from_interactions(world.train, 1.0).weights, counts, rtol=1e-6)
 
 
-def test_mixed_samplers_take_turns(world):
-    """Each column follows the distribution of its component, and each component keeps its state."""
+def test_mixed_sampler_alternates_components_by_column(world):
+    """Each column follows the distribution of its component."""
     parts = ("PNS", "DNS", "RNS")
     sampler = MixedSampler(tuple(SAMPLERS[name][0] for name in parts))
     user = list(TAKEN).index("one")
@@ -425,19 +427,19 @@ def test_mixed_samplers_take_turns(world):
         assert_distributed(counts, SAMPLERS[name][1](world, user))
 
 
-def test_mixed_samplers_keep_their_states(world):
+def test_mixed_sampler_updates_component_states(world):
     srns = OTHERS["SRNS"]
     sampler, batch = MixedSampler((srns, RNS())), world.batch(range(N_USERS), n=2)
     state = sampler.init(jax.random.key(0), batch.positives, batch.tables)
     own_key = jax.random.split(jax.random.key(1))[0]
-    ids, (after, nothing) = draw(sampler, jax.random.key(1), batch, state)
+    ids, (after, rns_state) = draw(sampler, jax.random.key(1), batch, state)
     want, want_state = draw(srns, own_key, dataclasses.replace(batch, n=1), state[0])
     np.testing.assert_array_equal(ids[:, :1], want)
     jax.tree.map(np.testing.assert_array_equal, after, want_state)
-    assert nothing == ()
+    assert rns_state == ()
 
 
-def test_rare_items_keep_their_chance_among_millions():
+def test_pns_draws_items_of_tiny_weight():
     """A weight of 1 in 10⁹ does not round to 0, and the sum does not overflow."""
     world = World([[0], [1, 2]], 4)
     sampler = PNS(jnp.array([1e9, 1.0, 0.0, 1e3]))
@@ -456,8 +458,8 @@ def test_large_weights_do_not_overflow():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
-def test_weights_of_half_precision(dtype):
-    """The weights are exact in both types, their integer shares are not."""
+def test_pns_accepts_half_precision_weights(dtype):
+    """The weights are exact in both dtypes, their quotients by the sum are not."""
     world = World([[0], [1, 2]], 4)
     sampler = PNS(jnp.array([1, 3, 4, 8], dtype))
     ids, _ = draw(sampler, jax.random.key(0), world.batch([0] * 4000))
@@ -465,19 +467,19 @@ def test_weights_of_half_precision(dtype):
     assert np.abs(np.bincount(ids[:, 0], minlength=5) - [0, 800, 1067, 2133, 0]).max() < 160
 
 
-def test_a_sample_of_the_catalogue_is_uniform():
+def test_catalogue_sample_is_uniform():
     world = World([[0], [1, 2]], 4)
     sample = draw_sample(jax.random.key(0), world.batch([0]).positives, 4000)
     # Binomial(4000, 1/4): standard deviation 27.
     assert np.abs(np.bincount(sample.items, minlength=4) - 1000).max() < 140
 
 
-def test_public_names_are_documented():
+def test_docstrings_of_samplers_cite_references():
     for name in ("RNS", "PNS", "DNS", "AOBPR", "SRNS", "BNS", "StagedSampler"):
         assert "References:" in getattr(samplers, name).__doc__
 
 
-def test_negatives_say_whether_they_are_shared():
+def test_negatives_of_shared_samplers_are_pools():
     world = World()
     batch = world.batch([0, 1, 2, 3, 4], n=4)
     real = jnp.arange(5) < 4

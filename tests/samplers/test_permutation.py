@@ -1,4 +1,4 @@
-"""The permutation without sorting: a bijection whose orders look uniform."""
+"""Sort-free permutation: a bijection with statistically uniform orders."""
 
 import itertools
 
@@ -13,18 +13,18 @@ from crl_jax.samplers import permute
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
-whole = jax.jit(lambda key, n: permute(key, jnp.arange(n), n), static_argnums=1)
+full_permutation = jax.jit(lambda key, n: permute(key, jnp.arange(n), n), static_argnums=1)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 700, 1024, 1025, 65_536, 65_537, 1_000_003])
 def test_is_a_bijection(n):
     for seed in range(1 if n > 10_000 else 5):
-        image = np.asarray(whole(jax.random.key(seed), n))
+        image = np.asarray(full_permutation(jax.random.key(seed), n))
         assert image.dtype == np.int32
         np.testing.assert_array_equal(np.sort(image), np.arange(n))
 
 
-def test_the_greatest_domain_stays_inside():
+def test_largest_domain_stays_in_range():
     n = 2**31 - 1
     index = jnp.asarray(np.linspace(0, n - 1, 10_001).astype(np.int32))
     image = np.asarray(permute(jax.random.key(5), index, n))
@@ -34,7 +34,7 @@ def test_the_greatest_domain_stays_inside():
 
 
 @pytest.mark.parametrize("n", [5, 6])
-def test_all_orders_of_a_few_are_equally_frequent(n):
+def test_all_orders_of_small_domains_are_equally_frequent(n):
     orders = {order: i for i, order in enumerate(itertools.permutations(range(n)))}
     keys = jax.random.split(jax.random.key(1), len(orders) * 100)
     images = np.asarray(jax.vmap(lambda key: permute(key, jnp.arange(n), n))(keys))
@@ -42,7 +42,7 @@ def test_all_orders_of_a_few_are_equally_frequent(n):
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_positions_and_neighbours_mix():
+def test_positions_and_neighbour_distances_are_uniform():
     n, keys = 1025, jax.random.split(jax.random.key(2), 20_000)
     part = jnp.array([0, 1, 527, 1024])
     images = np.asarray(jax.vmap(lambda key: permute(key, part, n))(keys))
@@ -53,14 +53,14 @@ def test_positions_and_neighbours_mix():
     assert stats.chisquare(step).pvalue > 1e-3
 
 
-def test_a_part_is_what_it_is_in_the_whole():
+def test_partial_permutation_matches_full_permutation():
     key, n = jax.random.key(3), 1000
-    everything = whole(key, n)
+    everything = full_permutation(key, n)
     part = permute(key, jnp.array([[7, 999], [0, 500]]), n)
     np.testing.assert_array_equal(part, np.asarray(everything)[np.array([[7, 999], [0, 500]])])
 
 
 @pytest.mark.parametrize("n", [0, -1, 2**31])
-def test_a_bad_size_is_named(n):
+def test_rejects_size_out_of_range(n):
     with raises(ValueError, match=r"`n` must lie in"):
         permute(jax.random.key(0), jnp.arange(1), n)

@@ -1,4 +1,4 @@
-"""Draws from a user's positives and from the rest, against counting by hand."""
+"""Sampling of seen and unseen items, against explicit counts."""
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +34,13 @@ ADVERSARIAL = {
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_items_of_one_side_are_uniform_and_no_others_are_drawn(seen):
+def test_draws_are_uniform_over_seen_or_unseen_items(seen):
     draw = sample_seen if seen else sample_unseen
     positives = Positives.from_interactions(interactions_of(list(ADVERSARIAL.values()), 10))
     rows = draw(jax.random.key(0), jnp.arange(len(ADVERSARIAL)), positives, 5000)
     for own, row in zip(ADVERSARIAL.values(), np.asarray(rows), strict=True):
         side = own if seen else np.setdiff1d(np.arange(10), own)
-        if not len(side):  # no user asks for positives without having any
+        if not len(side):  # positives are never sampled for users without any
             assert seen or (row == 10).all()
             continue
         counts = np.bincount(row, minlength=10)
@@ -49,7 +49,7 @@ def test_items_of_one_side_are_uniform_and_no_others_are_drawn(seen):
 
 
 @pytest.mark.parametrize("n_items", [1, 2, 32, 33, 70])
-def test_every_draw_keeps_to_its_side(n_items):
+def test_draws_never_mix_seen_and_unseen_items(n_items):
     taken = np.random.default_rng(n_items).random((6, n_items)) < [
         [0],
         [1],
@@ -78,8 +78,8 @@ def test_every_draw_keeps_to_its_side(n_items):
             assert row[with_].all()
 
 
-def test_all_unseen_items_come_up_in_a_wide_catalogue():
-    n_items = 70_000  # more than 2^16: both halves of the bound are at work
+def test_unseen_draws_are_uniform_in_large_catalogue():
+    n_items = 70_000  # more than 2^16: both halves of the bound are used
     taken = list(range(0, n_items, 7))
     positives = Positives.from_interactions(interactions_of([taken], n_items))
     draw = jax.jit(lambda key: sample_unseen(key, jnp.array([0]), positives, 2_000_000))
@@ -90,7 +90,7 @@ def test_all_unseen_items_come_up_in_a_wide_catalogue():
     assert looks_uniform(counts[unseen])
 
 
-def test_draws_are_reproducible_by_key_and_independent_of_the_batch_shape():
+def test_draws_are_reproducible_by_key_and_keep_batch_shape():
     positives = Positives.from_interactions(interactions_of([[0, 3], [1]], 10))
     users = jnp.array([[0, 1], [1, 0]])
     draw = jax.jit(lambda key: sample_unseen(key, users, positives, 4))
@@ -103,7 +103,7 @@ def test_draws_are_reproducible_by_key_and_independent_of_the_batch_shape():
 
 
 @pytest.mark.parametrize("bitmap", [True, False])
-def test_what_was_taken_is_known_by_bits_and_by_search(bitmap):
+def test_seen_items_match_table_with_and_without_bitmap(bitmap):
     rng = np.random.default_rng(0)
     table = rng.random((13, 70)) < np.linspace(0, 1, 13)[:, None]
     table[1] = False
@@ -132,12 +132,12 @@ def test_what_was_taken_is_known_by_bits_and_by_search(bitmap):
     np.testing.assert_array_equal(n_unseen, (~table).sum(axis=1))
 
 
-def test_too_large_a_bitmap_is_not_made(monkeypatch):
+def test_omits_bitmap_above_size_limit(monkeypatch):
     monkeypatch.setattr("crl_jax.samplers._positives._MAX_WORDS", 1)
     assert Positives.from_interactions(interactions_of([[0], [1]], 3), bitmap=True).bitmap is None
 
 
-def test_absent_items_of_lists_are_uniform():
+def test_sample_absent_is_uniform_over_absent_items():
     """Lists in any order, with padding of any negative id and repeated items."""
     rng, lists = np.random.default_rng(0), np.full((len(ADVERSARIAL), 13), -1)
     for row, own in zip(lists, ADVERSARIAL.values(), strict=True):
@@ -155,7 +155,7 @@ def test_absent_items_of_lists_are_uniform():
         assert looks_uniform(counts)
 
 
-def test_unseen_items_of_a_symbolic_batch():
+def test_sample_unseen_exports_with_symbolic_batch():
     data = Interactions.from_arrays(
         np.repeat([0, 1], [40, 5]), np.r_[0:40, 0:5], user_ids=[0, 1], item_ids=np.arange(60)
     )
@@ -170,7 +170,7 @@ def test_unseen_items_of_a_symbolic_batch():
 
 
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.int16])
-def test_absent_items_of_lists_of_narrow_integers(dtype):
+def test_sample_absent_supports_narrow_integer_lists(dtype):
     n_items = int(jnp.iinfo(dtype).max) + 73
     lists = jnp.tile(jnp.array([[0, 3, -1, 100]], dtype), (64, 1))
     drawn = np.asarray(sample_absent(jax.random.key(0), lists, n_items, 200))
