@@ -23,7 +23,7 @@ scores_lists = st.lists(
 
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 31, 32, 33, 131])
-def test_counts_of_any_length(n, hidden):
+def test_count_no_larger_matches_numpy(n, hidden):
     rng = np.random.default_rng(n)
     scores = rng.integers(0, 9, (n, 5)).astype(np.float32)
     scores[rng.random((n, 5)) < 0.2] = np.nan
@@ -43,15 +43,15 @@ SELECT = {platform: jax.jit(partial(select_largest)) for platform in ("cpu", "cu
 @pytest.mark.parametrize("platform", SELECT)
 @settings(deadline=None, max_examples=60)
 @given(column=scores_lists, data=st.data())
-def test_selection_is_that_of_a_stable_sort(platform, column, data):
+def test_selection_matches_stable_sort(platform, column, data):
     keep = data.draw(st.lists(st.booleans(), min_size=len(column), max_size=len(column)))
     kept = [i for i in range(len(column)) if keep[i]]
 
-    def place(i):
+    def sort_key(i):
         number = -np.inf if np.isnan(column[i]) else column[i]
         return -number, np.isnan(column[i]), i
 
-    order = sorted(kept, key=place)
+    order = sorted(kept, key=sort_key)
     padded = np.full((21, 1), np.nan, np.float32)
     padded[: len(column), 0] = column
     where = np.zeros((21, 1), bool)

@@ -50,10 +50,10 @@ binned = jax.jit(
 )
 
 
-def count_by_hand(scores, where):
+def np_ranks(scores, where):
     rows = zip(scores.reshape(-1, scores.shape[-1]), where.reshape(-1, scores.shape[-1]))
-    found = [[(row[keep] <= s).sum() if k else 0 for s, k in zip(row, keep)] for row, keep in rows]
-    return np.reshape(found, scores.shape)
+    counts = [[(row[keep] <= s).sum() if k else 0 for s, k in zip(row, keep)] for row, keep in rows]
+    return np.reshape(counts, scores.shape)
 
 
 def some_scores(n, seed=0):
@@ -64,8 +64,8 @@ def some_scores(n, seed=0):
 
 
 @each_length
-def test_ranks_and_ecdf_count_exactly(way, n):
-    """Also where masked entries hold junk."""
+def test_ranks_and_ecdf_match_explicit_counts(way, n):
+    """Masked entries have no effect, even if they are not finite."""
     scores, where = some_scores(n)
     both = jax.jit(lambda s, where: (stats.ranks(s, where=where), stats.ecdf(s, where=where)))
     for keep, junk in (
@@ -76,7 +76,7 @@ def test_ranks_and_ecdf_count_exactly(way, n):
         (None, 0),
     ):
         mask = np.ones_like(where) if keep is None else where
-        want = count_by_hand(scores, mask)
+        want = np_ranks(scores, mask)
         given = scores if junk is None else np.where(mask, scores, np.float32(junk))
         got, u = both(given, keep)
         assert got.dtype == jnp.int32
@@ -87,9 +87,9 @@ def test_ranks_and_ecdf_count_exactly(way, n):
         np.testing.assert_array_equal(u == 1, want == count)
 
 
-# The longest counted in pairs and the shortest sorted, of many rows and of few.
+# The longest rows counted in pairs and the shortest sorted ones, for many and for few rows.
 @pytest.mark.parametrize(("n", "rows"), [(2048, 8), (2049, 8), (8192, 7), (8193, 7)])
-def test_long_rows(n, rows):
+def test_ranks_of_long_rows_match_searchsorted(n, rows):
     scores = np.random.default_rng(0).normal(size=(rows, n)).round(2).astype(np.float32)
     want = np.stack([np.searchsorted(np.sort(row), row, side="right") for row in scores])
     np.testing.assert_array_equal(stats.ranks(jnp.asarray(scores)), want)
@@ -106,13 +106,13 @@ def test_no_pair_matrix_is_stored(way):
     assert memory.temp_size_in_bytes < 10 * scores.nbytes
 
 
-def test_a_row_that_keeps_nothing_is_zero():
+def test_ecdf_of_fully_masked_rows_is_zero():
     scores, nothing = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
     np.testing.assert_array_equal(stats.ecdf(scores, where=nothing), jnp.zeros((2, 3)))
 
 
 @each_way
-def test_jit_and_vmap_agree_and_the_gradient_is_zero(way):
+def test_jit_and_vmap_agree_and_gradient_is_zero(way):
     scores, where = some_scores(33)
     scores = jnp.asarray(np.where(np.isnan(scores), 0, scores))
     where = jnp.asarray(where)
@@ -133,12 +133,12 @@ def test_jit_and_vmap_agree_and_the_gradient_is_zero(way):
 
 @pytest.mark.parametrize("n", [32, 33])
 def test_types(n):
-    def of(dtype):
+    def result_dtype(dtype):
         return jax.eval_shape(stats.ecdf, jax.ShapeDtypeStruct((n,), dtype)).dtype
 
-    assert of(jnp.bfloat16) == of(jnp.float16) == jnp.float32
+    assert result_dtype(jnp.bfloat16) == result_dtype(jnp.float16) == jnp.float32
     with jax.enable_x64(True):
-        assert of(jnp.float64) == jnp.float64
+        assert result_dtype(jnp.float64) == jnp.float64
 
 
 @given(
@@ -148,7 +148,7 @@ def test_types(n):
     st.sampled_from([1, 2, 8, 64]),
 )
 @settings(max_examples=30, deadline=None)
-def test_the_histogram_is_as_close_as_it_says(scores, where, bins):
+def test_binned_ecdf_error_is_within_documented_bound(scores, where, bins):
     got = np.asarray(binned(scores, bins, where))
     for row, keep, estimate in zip(scores.astype(np.float64), where, got, strict=True):
         assert (estimate[~keep] == 0).all()
@@ -165,29 +165,29 @@ def test_the_histogram_is_as_close_as_it_says(scores, where, bins):
         assert (np.diff(estimate[order]) >= 0).all()
 
 
-def test_many_bins_tell_the_ranks_of_a_long_row():
+def test_binned_ecdf_error_decreases_with_bins():
     scores = np.random.default_rng(1).normal(size=(2, 3000)).astype(np.float32)
-    exact = count_by_hand(scores, np.ones_like(scores, bool)) / 3000
+    exact = np_ranks(scores, np.ones_like(scores, bool)) / 3000
     few, many = (binned(scores, b) for b in (64, 4096))
     assert np.abs(few - exact).max() < 0.02
     assert np.abs(many - exact).max() < 0.002
 
 
-def test_a_histogram_is_as_often_too_high_as_too_low():
+def test_binned_ecdf_is_unbiased():
     scores = np.random.default_rng(3).normal(size=(64, 500)).astype(np.float32)
     exact = (np.argsort(np.argsort(scores)) + 1) / 500
-    stray = np.asarray(binned(scores, 64)) - exact
-    assert abs(np.mean(stray)) < 0.1 / 500  # of a rank
+    error = np.asarray(binned(scores, 64)) - exact
+    assert abs(np.mean(error)) < 0.1 / 500  # of a rank
 
 
-def test_a_score_alone_in_its_bin_has_its_exact_rank():
+def test_score_alone_in_its_bin_has_exact_rank():
     scores = np.random.default_rng(2).permuted(np.tile(np.arange(62) ** 1.5, (3, 1)), axis=1)
-    exact = count_by_hand(scores, np.ones_like(scores, bool)) / 62
+    exact = np_ranks(scores, np.ones_like(scores, bool)) / 62
     got = binned(np.float32(scores), 500)  # widths below 1
     np.testing.assert_allclose(got, exact, rtol=1e-6)
 
 
-def test_a_histogram_of_extremes():
+def test_binned_ecdf_at_extreme_scores():
     top = np.finfo(np.float32).max
     scores = jnp.array([[np.inf, -np.inf, 0.0, top, -top, np.nan], [2.0] * 6])
     for bins in (1, 4):
@@ -203,8 +203,8 @@ def test_a_histogram_of_extremes():
 
 @pytest.mark.parametrize("form", [_ranks._count_by_scatter, _ranks._count_by_products])
 @pytest.mark.parametrize("bins", [1, 8, 100])
-def test_counts_of_bins(form, bins):
-    """Also of more scores in a bin than bfloat16 represents exactly."""
+def test_bin_counts_match_bincount(form, bins):
+    """Includes bins with more scores than bfloat16 represents exactly."""
     rng = np.random.default_rng(bins)
     bin_ = np.minimum(rng.integers(0, 2 * bins, (3, 1500)), bins - 1).astype(np.int32)
     valid = rng.random(bin_.shape) < 0.8
@@ -215,7 +215,7 @@ def test_counts_of_bins(form, bins):
 
 @pytest.mark.parametrize("form", [_ranks._gather, _ranks._select_by_products])
 @pytest.mark.parametrize("bins", [1, 8, 100])
-def test_look_up_in_a_table_of_bins(form, bins):
+def test_bin_lookup_matches_take_along_axis(form, bins):
     rng = np.random.default_rng(bins)
     table = rng.normal(size=(3, bins)).astype(np.float32)
     bin_ = rng.integers(0, bins, (3, 50)).astype(np.int32)
@@ -223,7 +223,7 @@ def test_look_up_in_a_table_of_bins(form, bins):
     np.testing.assert_array_equal(got, np.take_along_axis(table, bin_, axis=1))
 
 
-def function_by_hand(scores, where, function, bins):
+def np_function_of_ranks(scores, where, function, bins):
     """Value at the interpolated rank of each valid score, bin by bin in float64; 0 for others."""
     out = np.zeros(scores.shape)
     for row, keep, values in zip(scores.astype(np.float64), where, out, strict=True):
@@ -242,12 +242,12 @@ def function_by_hand(scores, where, function, bins):
 
 
 @pytest.mark.parametrize("bins", [3, 50])
-def test_a_function_of_ranks_is_interpolated_within_bins(bins):
+def test_function_of_ranks_is_interpolated_within_bins(bins):
     rng = np.random.default_rng(bins)
     scores = rng.normal(size=(4, 80)).astype(np.float32)
     where = rng.random(scores.shape) < np.array([[1.0], [0.7], [0.2], [0.0]])
     got = stats.map_binned_ranks(jnp.sqrt, jnp.asarray(scores), bins=bins, where=jnp.asarray(where))
-    want = function_by_hand(scores, where, np.sqrt, bins)
+    want = np_function_of_ranks(scores, where, np.sqrt, bins)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
@@ -274,11 +274,11 @@ def test_shape_error_names_the_argument():
 @pytest.mark.parametrize("n", [1, 40, 2100])
 @pytest.mark.parametrize("axes", [{"b": 3}, {"b": 3, "n": None}], ids=" ".join)
 def test_exported_with_symbolic_sizes(n, axes):
-    """Whichever algorithm is taken for a number of rows, or for a length, that is not known."""
+    """Covers the algorithms chosen for an unknown number of rows and for an unknown length."""
     scores, where = some_scores(n)
     axes = {name: n if size is None else size for name, size in axes.items()}
     ranks = exported(lambda s, w: stats.ranks(s, where=w), scores, where, **axes)
-    np.testing.assert_array_equal(ranks.call(scores, where), count_by_hand(scores, where))
+    np.testing.assert_array_equal(ranks.call(scores, where), np_ranks(scores, where))
 
 
 def test_binned_ranks_are_exported_with_symbolic_sizes():

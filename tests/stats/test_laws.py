@@ -1,4 +1,4 @@
-"""Laws of scores: the closed form, and the smoothed one against SciPy's estimate."""
+"""Score distributions: the closed form, and the smoothed one against SciPy's kernel estimate."""
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +27,13 @@ def fitted(sample, bandwidth):
 
 
 @jax.jit
-def law_at(distribution, x):
+def pdf_and_cdf(distribution, x):
     return distribution.pdf(x), distribution.cdf(x)
 
 
 @jax.jit
-def law_and_slopes(distribution, x):
-    return jax.jvp(lambda x: law_at(distribution, x), (x,), (jnp.ones_like(x),))
+def pdf_and_cdf_with_slopes(distribution, x):
+    return jax.jvp(lambda x: pdf_and_cdf(distribution, x), (x,), (jnp.ones_like(x),))
 
 
 def silverman(sample):
@@ -43,12 +43,12 @@ def silverman(sample):
 
 
 @pytest.mark.parametrize(("name", "bandwidth"), [*zip(SAMPLES, [0.5, 1.0, 2.0, 1.0])])
-def test_smoothed_law_is_the_kernel_estimate(name, bandwidth):
+def test_smoothed_empirical_matches_kernel_density_estimate(name, bandwidth):
     sample = SAMPLES[name](np.random.default_rng(0), 3000)
     h = bandwidth * silverman(sample)
     exact = scipy.stats.gaussian_kde(sample, bw_method=h / sample.std(ddof=1))
     x = np.linspace(sample.min() - 2 * h, sample.max() + 2 * h, 301)
-    pdf, cdf = law_at(fitted(np.float32(sample), bandwidth), np.float32(x))
+    pdf, cdf = pdf_and_cdf(fitted(np.float32(sample), bandwidth), np.float32(x))
     density = exact(x)
     np.testing.assert_allclose(pdf, density, atol=0.01 * density.max())
     want = [exact.integrate_box_1d(-np.inf, point) for point in x]
@@ -63,13 +63,13 @@ some_values = st.floats(-(2.0**100), 2.0**100, width=32)
     st.sampled_from([1, 2, 40]).flatmap(lambda n: st.lists(some_values, min_size=n, max_size=n)),
     st.floats(0.1, 10.0),
 )
-def test_smoothed_law_is_a_law_whatever_the_sample(values, bandwidth):
+def test_smoothed_empirical_is_distribution_for_any_sample(values, bandwidth):
     sample = np.asarray(values, np.float32)
     low, high = float(sample.min()), float(sample.max())
-    reach = max(high - low, 1e-30)
-    x = np.asarray(np.linspace(low - reach, high + reach, 101), np.float32)
+    margin = max(high - low, 1e-30)
+    x = np.asarray(np.linspace(low - margin, high + margin, 101), np.float32)
     distribution = fitted(sample, bandwidth)
-    pdf, cdf = (np.asarray(values) for values in law_at(distribution, x))
+    pdf, cdf = (np.asarray(values) for values in pdf_and_cdf(distribution, x))
     assert np.isfinite(pdf).all()
     assert (pdf >= 0).all()
     assert np.isfinite(cdf).all()
@@ -80,14 +80,14 @@ def test_smoothed_law_is_a_law_whatever_the_sample(values, bandwidth):
     assert np.isclose(mass, 1, atol=1e-4)
 
 
-def test_smoothed_law_stays_near_the_ecdf():
+def test_smoothed_empirical_is_close_to_ecdf():
     sample = np.random.default_rng(1).standard_t(3, 20_000)
     distribution = fitted(jnp.asarray(sample, jnp.float32), 1.0)
     own = np.arange(1, 20_001) / 20_000
-    assert np.abs(law_at(distribution, np.float32(np.sort(sample)))[1] - own).max() < 0.02
+    assert np.abs(pdf_and_cdf(distribution, np.float32(np.sort(sample)))[1] - own).max() < 0.02
 
 
-def test_a_known_law_does_not_look_at_the_sample():
+def test_fit_of_known_distribution_ignores_sample():
     distribution = stats.VarianceGamma(27, 0.6)
     assert distribution.fit(jnp.ones(3)) is distribution
     x = jnp.linspace(-3.0, 3.0, 7)
@@ -99,12 +99,12 @@ def test_a_known_law_does_not_look_at_the_sample():
     )
 
 
-def test_numbers_of_a_law_may_change_without_compiling_anew():
-    traced = []
+def test_distribution_parameters_do_not_recompile():
+    traces = []
 
     @jax.jit
     def at(distribution, sample):
-        traced.append(1)
+        traces.append(1)
         return distribution.fit(sample).cdf(sample)
 
     sample = jnp.linspace(-1.0, 1.0, 9)
@@ -112,45 +112,45 @@ def test_numbers_of_a_law_may_change_without_compiling_anew():
         at.trace(stats.VarianceGamma(4, scale), sample)
     for bandwidth in (0.5, 1.0):
         at.trace(stats.SmoothedEmpirical(bandwidth), sample)
-    assert len(traced) == 2
+    assert len(traces) == 2
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
-def test_one_of_two_scores_has_the_law_that_both_were_drawn_from(share):
+def test_order_statistic_mixture_recovers_parent_distribution(share):
     rng = np.random.default_rng(0)
     pair = np.sort(rng.normal(size=(200_000, 2)), axis=1)
     seen = np.where(rng.random(len(pair)) < share, pair[:, 1], pair[:, 0])
     distribution = stats.OrderStatisticMixture(fitted(np.float32(seen), 0.5), share)
     x = np.linspace(-2, 2, 41, dtype=np.float32)
-    pdf, cdf = law_at(distribution, x)
+    pdf, cdf = pdf_and_cdf(distribution, x)
     np.testing.assert_allclose(cdf, scipy.stats.norm.cdf(x), atol=0.01)
     np.testing.assert_allclose(pdf, scipy.stats.norm.pdf(x), atol=0.03)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
-def test_one_of_two_is_finite_everywhere_with_finite_slopes(share):
+def test_order_statistic_mixture_and_slopes_are_finite(share):
     distribution = stats.OrderStatisticMixture(stats.VarianceGamma(27, 0.6), share)
     x = jnp.array([-3e38, -200.0, -1.0, 0.0, 1.0, 200.0, 3e38])
-    values, slopes = law_and_slopes(distribution, x)
+    values, slopes = pdf_and_cdf_with_slopes(distribution, x)
     for found in (*values, *slopes):
         assert np.isfinite(found).all()
     assert (np.diff(values[1]) >= 0).all()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_a_nan_is_seen_in_every_law(share):
+def test_distributions_propagate_nan(share):
     known = stats.VarianceGamma(27, 0.6)
     for distribution in (
         known,
         fitted(jnp.arange(9.0), 1.0),
         stats.OrderStatisticMixture(known, share),
     ):
-        for found in law_at(distribution, jnp.array([0.5, jnp.nan])):
+        for found in pdf_and_cdf(distribution, jnp.array([0.5, jnp.nan])):
             np.testing.assert_array_equal(np.isnan(found), [False, True])
 
 
 @pytest.mark.parametrize("sample_type", [jnp.bfloat16, jnp.float16])
-def test_half_precision_counts_as_float32(sample_type):
+def test_half_precision_sample_gives_float32_density(sample_type):
     sample = jnp.linspace(-1, 1, 64).astype(sample_type)
     distribution = jax.eval_shape(stats.SmoothedEmpirical().fit, sample)
     assert distribution.density.dtype == jnp.float32
@@ -168,6 +168,6 @@ def test_half_precision_counts_as_float32(sample_type):
         (lambda: stats.OrderStatisticMixture(stats.VarianceGamma(3), 1.2), "share"),
     ],
 )
-def test_bad_arguments_are_named(make, name):
+def test_errors_name_the_argument(make, name):
     with refused(name):
         make()

@@ -1,4 +1,4 @@
-"""The distance of scores from a law, against its definition and against what it must be."""
+"""Lack of fit between scores and a distribution, against its definition and known cases."""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ from crl_jax.stats import VarianceGamma, dkw_error, lack_of_fit
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
-LAW = VarianceGamma(dim=5, scale=0.4)
+DISTRIBUTION = VarianceGamma(dim=5, scale=0.4)
 
 
-def by_definition(scores, distribution):
-    """Over a fine grid of scores, both sides of every leap."""
+def np_lack_of_fit(scores, distribution):
+    """Maximum over all scores, on both sides of each step of the eCDF."""
     scores = np.sort(np.asarray(scores, np.float64))
     worst = 0.0
     for s, below in zip(scores, np.asarray(distribution.cdf(jnp.float32(scores)), float)):
@@ -25,15 +25,17 @@ def by_definition(scores, distribution):
 
 @pytest.mark.parametrize("n", [1, 7, 60])
 @pytest.mark.parametrize("shift", [-2.0, 0.0, 30.0])
-def test_it_is_the_distance_from_the_band(n, shift):
+def test_lack_of_fit_matches_definition(n, shift):
     scores = shift + jax.random.normal(jax.random.key(n), (n,))
     np.testing.assert_allclose(
-        lack_of_fit(scores, distribution=LAW), by_definition(scores, LAW), atol=1e-5
+        lack_of_fit(scores, distribution=DISTRIBUTION),
+        np_lack_of_fit(scores, DISTRIBUTION),
+        atol=1e-5,
     )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_mixtures_of_the_larger_and_the_smaller_of_two_fit(share):
+def test_mixtures_of_maximum_and_minimum_of_two_fit(share):
     n = 2000
     keys = jax.random.split(jax.random.key(1), 3)
     draws = 0.4 * jnp.sum(
@@ -41,17 +43,19 @@ def test_mixtures_of_the_larger_and_the_smaller_of_two_fit(share):
     )
     larger = jax.random.bernoulli(keys[2], share, (n,))
     scores = jnp.where(larger, draws.max(axis=0), draws.min(axis=0))
-    assert lack_of_fit(scores, distribution=LAW) < dkw_error(n, confidence=0.999)
+    assert lack_of_fit(scores, distribution=DISTRIBUTION) < dkw_error(n, confidence=0.999)
 
 
-def test_laws_of_another_width_do_not_fit():
+def test_shifted_and_rescaled_scores_do_not_fit():
     scores = jax.random.normal(jax.random.key(2), (500,))
-    assert lack_of_fit(10 + scores, distribution=LAW) > 0.9
-    np.testing.assert_allclose(lack_of_fit(1e-4 * scores, distribution=LAW), 0.25, atol=0.01)
+    assert lack_of_fit(10 + scores, distribution=DISTRIBUTION) > 0.9
+    np.testing.assert_allclose(
+        lack_of_fit(1e-4 * scores, distribution=DISTRIBUTION), 0.25, atol=0.01
+    )
 
 
-def test_a_nan_is_not_hidden_and_a_table_is_refused():
-    assert np.isnan(lack_of_fit(jnp.array([0.0, jnp.nan]), distribution=LAW))
+def test_propagates_nan_and_rejects_non_vectors():
+    assert np.isnan(lack_of_fit(jnp.array([0.0, jnp.nan]), distribution=DISTRIBUTION))
     for bad in (jnp.zeros((2, 2)), jnp.zeros(0)):
         with refused("scores", " must be a non-empty vector"):
-            lack_of_fit(bad, distribution=LAW)
+            lack_of_fit(bad, distribution=DISTRIBUTION)

@@ -20,7 +20,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS.values(), ids=PAIRS)
-def test_distributions_are_those_of_scipy(ours, theirs):
+def test_distributions_match_scipy(ours, theirs):
     wide = X.astype(np.float64)
     for name in ("pdf", "cdf"):
         got = getattr(ours, name)(jnp.asarray(X))
@@ -38,8 +38,8 @@ def test_distributions_are_those_of_scipy(ours, theirs):
     [(3, 4e-6, 2e-6, 1e-5), (100, 1e-5, 6e-5, 4e-5), (1000, 1e-4, 8e-4, 8e-4),
      (10_000, 4e-3, 1e-2, 4e-3)],
 )  # fmt: skip
-def test_errors_of_float32_are_about_those_stated(size, of_t, of_gamma, of_order):
-    """At most twice them: they vary with the processor and the version of JAX."""
+def test_float32_errors_are_within_documented_bounds(size, of_t, of_gamma, of_order):
+    """The bounds are twice the documented errors, which vary with the processor and JAX version."""
     share = np.linspace(1e-4, 1 - 1e-4, 2001)
     t, gamma = scipy.stats.t(size), scipy.stats.gamma(size)
     cases = [
@@ -64,7 +64,7 @@ def test_errors_of_float32_are_about_those_stated(size, of_t, of_gamma, of_order
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 2), (2, 2), (2, 5), (5, 5), (100, 200)])
 @pytest.mark.parametrize("name", PAIRS)
-def test_order_statistics_have_the_density_of_the_formula(name, k, n):
+def test_order_statistics_match_formula(name, k, n):
     ours, theirs = PAIRS[name]
     statistic = stats.OrderStatistic(ours, k, n)
     x = theirs.ppf(np.linspace(0.02, 0.98, 25)).astype(np.float32)
@@ -77,7 +77,7 @@ def test_order_statistics_have_the_density_of_the_formula(name, k, n):
     np.testing.assert_allclose(statistic.cdf(jnp.asarray(x)), want, rtol=2e-3, atol=1e-6)
 
 
-def test_an_order_statistic_is_a_distribution_to_the_ends_of_the_scores():
+def test_order_statistic_is_normalized_and_exact_at_infinity():
     statistic = stats.OrderStatistic(stats.Normal(1.0, 5.0**0.5), k=2, n=5)
     total, _ = integrate.quad(lambda x: float(statistic.pdf(jnp.float32(x))), -20, 20, limit=200)
     assert total == pytest.approx(1, abs=1e-4)
@@ -86,13 +86,13 @@ def test_an_order_statistic_is_a_distribution_to_the_ends_of_the_scores():
         far = jnp.array([-jnp.inf, jnp.inf])
         np.testing.assert_array_equal(ordered.pdf(far), [0, 0])
         np.testing.assert_array_equal(ordered.cdf(far), ends)
-    of_ours = stats.OrderStatistic(stats.VarianceGamma(27, 0.6), 2, 2)
+    maximum = stats.OrderStatistic(stats.VarianceGamma(27, 0.6), 2, 2)
     x = jnp.array([-1.0, 2.0])
-    law = of_ours.distribution
-    np.testing.assert_allclose(of_ours.pdf(x), 2 * law.cdf(x) * law.pdf(x), rtol=1e-5)
+    parent = maximum.distribution
+    np.testing.assert_allclose(maximum.pdf(x), 2 * parent.cdf(x) * parent.pdf(x), rtol=1e-5)
 
 
-def test_the_density_is_the_slope_of_the_cdf():
+def test_pdf_is_derivative_of_cdf():
     x = jnp.array([-0.7, 0.1, 1.3])
     t = stats.StudentT(3.0)
     everywhere = jnp.array([-5.0, -1e-3, 0.0, 1e-3, 1.9, 2.1])
@@ -106,7 +106,7 @@ def test_the_density_is_the_slope_of_the_cdf():
         np.testing.assert_allclose(slope, statistic.pdf(x), rtol=1e-3, atol=1e-6)
 
 
-def test_ranks_and_parameters_are_checked():
+def test_rejects_invalid_ranks_and_parameters():
     for k, n in ((0, 2), (3, 2), (1, 0)):
         with raises(ValueError, match="`k` must lie in"):
             stats.OrderStatistic(stats.Normal(), k, n)
@@ -121,21 +121,21 @@ def test_ranks_and_parameters_are_checked():
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 2), (2, 2), (2, 3)])
-def test_gradients_of_order_statistics_are_finite_where_the_cdf_is_0_or_1(k, n):
-    of = stats.OrderStatistic(stats.Normal(), k, n)
+def test_order_statistic_gradients_are_finite_in_tails(k, n):
+    dist = stats.OrderStatistic(stats.Normal(), k, n)
     x = jnp.array([-40.0, -14.0, -3.0, 0.5, 5.3, 5.5, 9.0, 40.0])
-    for function in (of.pdf, of.cdf):
+    for function in (dist.pdf, dist.cdf):
         assert np.isfinite(jax.vmap(jax.grad(function))(x)).all()
     inside = x[2:5]
     np.testing.assert_allclose(
-        jax.vmap(jax.grad(of.cdf))(inside), of.pdf(inside), rtol=1e-3, atol=1e-7
+        jax.vmap(jax.grad(dist.cdf))(inside), dist.pdf(inside), rtol=1e-3, atol=1e-7
     )
 
 
 @pytest.mark.parametrize("std", [1e-30, 1e-20, 1e20])
-def test_a_normal_density_of_an_extreme_deviation(std):
-    of = stats.Normal(0.0, std)
+def test_normal_pdf_is_accurate_at_extreme_std(std):
+    dist = stats.Normal(0.0, std)
     x = jnp.array([0.0, 0.5 * std, -2 * std, 1.0, -1e30], jnp.float32)
     want = scipy.stats.norm(0, std).pdf(np.asarray(x, np.float64))
-    np.testing.assert_allclose(of.pdf(x), want, rtol=1e-5, atol=1e-38)
-    assert np.isfinite(jax.vmap(jax.grad(lambda x: of.pdf(x) * std))(x)).all()
+    np.testing.assert_allclose(dist.pdf(x), want, rtol=1e-5, atol=1e-38)
+    assert np.isfinite(jax.vmap(jax.grad(lambda x: dist.pdf(x) * std))(x)).all()

@@ -21,8 +21,8 @@ from crl_jax.stats import _variance_gamma
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 NAMES = ("pdf", "logpdf", "cdf", "logcdf", "sf", "logsf")
-LAW = {name: getattr(stats, f"variance_gamma_{name}") for name in NAMES}
-# Even and odd; about those from which the power series near 0 has no second sum; and large.
+FUNCTIONS = {name: getattr(stats, f"variance_gamma_{name}") for name in NAMES}
+# Even and odd, near the limits above which the power series near 0 has no second sum, and large.
 MANY_DIMS = (1, 2, 3, 14, 15, 20, 21, 128, 1000, 2000)
 
 each_type = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -82,43 +82,45 @@ def expected(dim, x, scale):
 
 def distribution(dim, x, scale=1.0):
     """Returns all six functions, from the implementations behind the public ones."""
-    x, scale, shape = filled(x, scale)
-    return {n: v[: math.prod(shape)].reshape(shape) for n, v in six(dim, x, scale).items()}
+    x, scale, shape = padded(x, scale)
+    return {
+        n: v[: math.prod(shape)].reshape(shape) for n, v in all_functions(dim, x, scale).items()
+    }
 
 
 def slopes(dim, x, scale=1.0):
     """Returns the derivatives of all six with respect to ``x`` and with respect to ``scale``."""
-    x, scale, shape = filled(x, scale)
+    x, scale, shape = padded(x, scale)
     ones = jnp.ones_like(x)
-    for along in ((ones, 0 * ones), (0 * ones, ones)):
-        _, slope = jax.jvp(functools.partial(six, dim), (x, scale), along)
+    for tangents in ((ones, 0 * ones), (0 * ones, ones)):
+        _, slope = jax.jvp(functools.partial(all_functions, dim), (x, scale), tangents)
         yield {n: v[: math.prod(shape)].reshape(shape) for n, v in slope.items()}
 
 
-def filled(x, scale):
+def padded(x, scale):
     """Pads to a fixed size, so that no operation is compiled a second time."""
     x, scale = np.broadcast_arrays(np.asarray(x), np.asarray(scale, np.asarray(x).dtype))
     return jnp.asarray(np.resize(x, 24)), jnp.asarray(np.resize(scale, 24)), x.shape
 
 
-def six(dim, x, scale):
+def all_functions(dim, x, scale):
     return _variance_gamma._outputs(dim, x, scale)._asdict()
 
 
 def check(dim, x, scale, compute=distribution):
-    """Compares at ``x > 0``; densities and probabilities relative to themselves."""
+    """Compares with exact values at ``x > 0``, relative to densities and probabilities."""
     bound, tiny = 1e-6 if x.dtype == np.float32 else 1e-12, float(np.finfo(x.dtype).tiny)
     got = compute(dim, x, scale)
     for i, (xi, si) in enumerate(zip(x, scale, strict=True)):
         for name, want in expected(dim, xi, si).items():
             value = mpmath.mpf(float(got[name][i]))
-            about = f"{name} at d={dim}, x={xi!r}, scale={si!r}: {value}, not {want}"
+            message = f"{name} at d={dim}, x={xi!r}, scale={si!r}: {value}, not {want}"
             if name in ("logpdf", "logsf"):
-                assert abs(value - want) <= bound * max(1, abs(want)), about
+                assert abs(value - want) <= bound * max(1, abs(want)), message
             elif want >= tiny:
-                assert abs(value - want) <= bound * want, about
+                assert abs(value - want) <= bound * want, message
             elif name != "logcdf":
-                assert 0 <= value <= tiny * (1 + bound), about
+                assert 0 <= value <= tiny * (1 + bound), message
 
 
 def grid(dim):
@@ -136,7 +138,7 @@ def grid(dim):
 @each_type
 @pytest.mark.parametrize("dim", MANY_DIMS)
 @pytest.mark.usefixtures("eagerly")
-def test_values(dim, dtype):
+def test_functions_match_mpmath(dim, dtype):
     x, scale = grid(dim)
     with jax.enable_x64(dtype == np.float64):
         check(dim, x.astype(dtype), scale.astype(dtype))
@@ -144,12 +146,12 @@ def test_values(dim, dtype):
 
 @pytest.mark.parametrize(("dim", "dtype"), [(1, np.float32), (27, np.float64), (1024, np.float32)])
 @pytest.mark.usefixtures("all_optimisations")
-def test_values_of_the_public_functions(dim, dtype):
+def test_public_functions_match_mpmath_under_jit(dim, dtype):
     """Under JIT, where the exact remainder of a division interacts with the compiler's fusions."""
 
     def public(dim, x, scale):
         x, scale = jnp.asarray(x), jnp.asarray(scale)
-        return {name: f(x, dim=dim, scale=scale) for name, f in LAW.items()}
+        return {name: f(x, dim=dim, scale=scale) for name, f in FUNCTIONS.items()}
 
     x, scale = grid(dim)
     with jax.enable_x64(dtype == np.float64):
@@ -163,7 +165,7 @@ def test_values_of_the_public_functions(dim, dtype):
     scale=st.floats(-6, 6).map(lambda e: 10**e),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
-def test_values_anywhere(dim, z, scale, dtype):
+def test_functions_match_mpmath_at_random_arguments(dim, z, scale, dtype):
     with jax.enable_x64(dtype == np.float64), jax.disable_jit():
         check(dim, np.array([z * scale], dtype), np.array([scale], dtype))
 
@@ -230,7 +232,7 @@ def test_reverse_mode_agrees_with_forward_mode():
     x, scale = jnp.linspace(-9, 9, 7), jnp.float32(0.6)
 
     def f(x, scale):
-        return LAW["logsf"](x, dim=3, scale=scale)
+        return FUNCTIONS["logsf"](x, dim=3, scale=scale)
 
     by_x, by_scale = jax.jit(jax.grad(lambda *a: f(*a).sum(), (0, 1)))(x, scale)
     _, want = jax.jvp(f, (x, scale), (jnp.ones_like(x), jnp.zeros_like(scale)))
@@ -245,7 +247,9 @@ def test_second_derivatives(dim):
     """Bessel's equation, for the logarithm: L'' = 1 + (2 nu - 1) L' / z - L'^2."""
 
     def slope(z):
-        return jax.jvp(lambda z: six(dim, z, jnp.ones_like(z))["logpdf"], (z,), (z**0,))[1]
+        return jax.jvp(lambda z: all_functions(dim, z, jnp.ones_like(z))["logpdf"], (z,), (z**0,))[
+            1
+        ]
 
     z = jnp.asarray(np.resize([0.1, 0.9, 1.5, 20.0, 300.0, 5000.0], 24))
     value, got = jax.jvp(slope, (z,), (z**0,))
@@ -254,7 +258,7 @@ def test_second_derivatives(dim):
 
 @pytest.mark.parametrize("dim", [1, 3, 27, 1024])
 @pytest.mark.usefixtures("eagerly")
-def test_slopes_have_the_precision_of_the_values(dim):
+def test_log_density_slopes_are_accurate_in_float32(dim):
     """The derivative of log f is -K_{nu-1}/K_nu, in float32, to the end of the tails."""
     x = np.float32([1e-15, 1e-3, 0.5, 0.999, 1.0, 1.001, 4.0, 40.0, 170.0, 2000.0, 1e5])
     by_x, _ = slopes(dim, x)
@@ -299,10 +303,10 @@ def test_derivatives_are_finite_everywhere(dim):
             assert (slope[name] == 0).all()
 
 
-def test_jit_vmap_and_broadcasting_agree_and_the_scale_does_not_retrace():
+def test_jit_vmap_and_broadcasting_agree_and_scale_does_not_retrace():
     x = np.linspace(-4, 4, 12, dtype=np.float32).reshape(3, 4)
     scales = np.float32([0.3, 0.6, 1.0, 2.0])
-    f = functools.partial(LAW["cdf"], dim=3)
+    f = functools.partial(FUNCTIONS["cdf"], dim=3)
     one = jax.jit(lambda x, scale: f(x, scale=scale))
     want = np.stack([[one(x[i, j], scales[j]) for j in range(4)] for i in range(3)])
     np.testing.assert_allclose(f(x, scale=scales), want, rtol=1e-6)
@@ -317,7 +321,7 @@ def test_jit_vmap_and_broadcasting_agree_and_the_scale_does_not_retrace():
 
 
 def test_types():
-    f = functools.partial(LAW["logcdf"], dim=3)
+    f = functools.partial(FUNCTIONS["logcdf"], dim=3)
     for half in (jnp.bfloat16, jnp.float16):
         x = jnp.linspace(-3, 3, 5, dtype=half)
         got = f(x, scale=jnp.ones((), half))
@@ -331,7 +335,7 @@ def test_types():
 
 
 @pytest.mark.parametrize("dim", [1, 27])
-def test_samples_follow_the_law(dim):
+def test_samples_follow_distribution(dim):
     n, scale = 20_000, 0.6
 
     @jax.jit
@@ -340,7 +344,7 @@ def test_samples_follow_the_law(dim):
 
     x, slope = jax.jvp(draw, (scale,), (1.0,))
     # Far below the statistic of a wrong distribution, and not exceeded by 99.9% of the seeds.
-    test = scipy.stats.kstest(np.asarray(LAW["cdf"](x, dim=dim, scale=scale)), "uniform")
+    test = scipy.stats.kstest(np.asarray(FUNCTIONS["cdf"](x, dim=dim, scale=scale)), "uniform")
     assert test.pvalue > 1e-3
     # The fourth moment of the distribution is 3 (1 + 2/d) times the square of the second.
     spread = dim * scale**2 * math.sqrt((2 + 6 / dim) / n)
@@ -366,32 +370,32 @@ def test_shapes_and_types_of_samples():
 
 
 @pytest.mark.parametrize("dim", [0, -3, 2.0, True, None, jnp.ones(2)])
-def test_a_bad_dimension_is_named(dim):
+def test_rejects_invalid_dimension(dim):
     with refused("dim", " must be a positive Python integer, got"):
         stats.sample_variance_gamma(jax.random.key(0), dim=dim)
-    for f in LAW.values():
+    for f in FUNCTIONS.values():
         with refused("dim", " must be a positive Python integer, got"):
             f(jnp.ones(3), dim=dim)
 
 
-def test_a_traced_dimension_is_refused():
+def test_rejects_traced_dimension():
     with refused("dim", " must be a positive Python integer, got"):
-        jax.jit(lambda dim: LAW["pdf"](1.0, dim=dim))(3)
+        jax.jit(lambda dim: FUNCTIONS["pdf"](1.0, dim=dim))(3)
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, np.inf, np.nan, [1.0, 0.0, 2.0]])
-def test_a_bad_scale_is_named(scale):
+def test_rejects_invalid_scale(scale):
     scale = jnp.asarray(scale, jnp.float32)
-    for f in LAW.values():
+    for f in FUNCTIONS.values():
         with raises(ValueError, match=r"`scale` must lie in \(0.0, inf\), got"):
             f(jnp.ones(3), dim=2, scale=scale)
     with raises(ValueError, match=r"`scale` must lie in \(0.0, inf\), got"):
         stats.sample_variance_gamma(jax.random.key(0), dim=2, scale=scale)
 
 
-def test_shapes_that_do_not_fit_are_named():
+def test_rejects_incompatible_shapes():
     with raises(ValueError, match=r"`scale` must broadcast with shape \(3,\), got \(2,\)"):
-        LAW["pdf"](jnp.ones(3), dim=2, scale=jnp.ones(2))
+        FUNCTIONS["pdf"](jnp.ones(3), dim=2, scale=jnp.ones(2))
     for shape in ((2,), (3, 1), ()):
         with raises(ValueError, match="`scale`"):
             stats.sample_variance_gamma(jax.random.key(0), dim=2, scale=jnp.ones(3), shape=shape)
