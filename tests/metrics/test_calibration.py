@@ -27,16 +27,16 @@ def samples(shape=(6, 41), seed=0, decimals=2):
 def reference(p, y, bins):
     """Bins by average ranks, then |mean predicted - mean actual|, in float64."""
     p, y = np.ravel(p).astype(np.float64), np.ravel(y)
-    place = np.floor(bins * (rankdata(p) - 0.5) / len(p)).astype(int)
+    bin_index = np.floor(bins * (rankdata(p) - 0.5) / len(p)).astype(int)
     return [
         (inside.sum(), p[inside].mean(), y[inside].mean()) if inside.any() else (0, 0, 0)
-        for inside in (place == b for b in range(bins))
+        for inside in (bin_index == b for b in range(bins))
     ]
 
 
 @pytest.mark.parametrize("bins", [1, 7, 15, 400])
 @pytest.mark.parametrize("decimals", [1, 2, 12])
-def test_the_table(bins, decimals):
+def test_table_matches_reference(bins, decimals):
     p, y = samples(decimals=decimals)
     got = quick.equal_mass_calibration(p, y, bins=bins)
     count, predicted, actual = np.transpose(reference(p, y, bins))
@@ -53,14 +53,14 @@ def test_bins_have_equal_mass():
     assert {*np.asarray(got.samples).tolist()} == {100, 101}
 
 
-def test_the_error_of_a_constant_does_not_depend_on_the_order():
+def test_error_of_constant_does_not_depend_on_order():
     p, y = jnp.full(1000, 0.25), jnp.arange(1000) < 300  # sorted by label
     got = quick.equal_mass_calibration(p, y)
     assert got.error == pytest.approx(0.05, rel=1e-5)
     assert np.sum(np.asarray(got.samples) > 0) == 1
 
 
-def test_exact_probabilities_are_calibrated_and_others_are_not():
+def test_error_is_small_only_for_calibrated_probabilities():
     rng = np.random.default_rng(1)
     p = rng.random(30_000) ** 3
     y = jnp.asarray(rng.random(p.shape) < p)
@@ -70,7 +70,7 @@ def test_exact_probabilities_are_calibrated_and_others_are_not():
     assert quick.equal_mass_calibration(p / 2, y).error > 0.1
 
 
-def test_the_brier_score():
+def test_brier_score_matches_scikit_learn():
     p, y = samples()
     want = brier_score_loss(np.ravel(y), np.ravel(p).astype(np.float64))
     assert quick.brier_score(p, y) == pytest.approx(want, rel=1e-5)
@@ -80,22 +80,22 @@ def test_the_brier_score():
 
 
 @each
-def test_masking_is_deleting(fn):
+def test_masking_equals_deletion(fn):
     p, y = samples()
     where = jnp.arange(41) % 3 > 0
-    soiled = jnp.where(where, p, jnp.nan)
+    corrupted = jnp.where(where, p, jnp.nan)
     fn = jax.jit(fn)
-    got = fn(soiled, y, where=jnp.broadcast_to(where, p.shape))
+    got = fn(corrupted, y, where=jnp.broadcast_to(where, p.shape))
     want = fn(p[:, where], y[:, where])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
-    assert np.isnan(jax.tree.leaves(fn(soiled, y))[-1])
-    for leaf in jax.tree.leaves(fn(soiled, y, where=jnp.zeros(p.shape, bool))):
+    assert np.isnan(jax.tree.leaves(fn(corrupted, y))[-1])
+    for leaf in jax.tree.leaves(fn(corrupted, y, where=jnp.zeros(p.shape, bool))):
         np.testing.assert_array_equal(leaf, 0)
 
 
 @each
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
-def test_no_sample_is_as_every_sample_masked(fn, shape):
+def test_empty_inputs_return_zero(fn, shape):
     for leaf in jax.tree.leaves(fn(jnp.zeros(shape), jnp.zeros(shape, bool))):
         np.testing.assert_array_equal(leaf, 0)
 

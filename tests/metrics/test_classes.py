@@ -16,7 +16,7 @@ from crl_jax.metrics import precision_recall_f1, spearman
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
-def of_sklearn(labels, predicted, n_classes, average):
+def sklearn_scores(labels, predicted, n_classes, average):
     known = list(range(n_classes))
     return precision_recall_fscore_support(
         labels, predicted, labels=known, average=average, zero_division=0
@@ -24,31 +24,31 @@ def of_sklearn(labels, predicted, n_classes, average):
 
 
 CLASSES = st.lists(st.integers(0, 4), min_size=20, max_size=20)
-of_five = jax.jit(lambda *args, where: precision_recall_f1(*args, 5, where=where))
+five_class_scores = jax.jit(lambda *args, where: precision_recall_f1(*args, 5, where=where))
 correlation = jax.jit(spearman)
 
 
 @settings(deadline=None)
 @given(CLASSES, CLASSES, st.integers(1, 20))
-def test_classes_are_those_of_sklearn(labels, predicted, n):
+def test_precision_recall_f1_match_scikit_learn(labels, predicted, n):
     """Includes classes without examples and classes that are never predicted."""
     labels, predicted = np.array(labels, np.int32), np.array(predicted, np.int32)
-    got = of_five(labels, predicted, where=np.arange(20) < n)
-    for place, average in ((0, None), (3, "macro"), (6, "micro")):
-        want = of_sklearn(labels[:n], predicted[:n], 5, average)
-        for mine, theirs in zip(got[place : place + 3], want, strict=True):
+    got = five_class_scores(labels, predicted, where=np.arange(20) < n)
+    for start, average in ((0, None), (3, "macro"), (6, "micro")):
+        want = sklearn_scores(labels[:n], predicted[:n], 5, average)
+        for mine, theirs in zip(got[start : start + 3], want, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
-def test_who_is_left_out_and_who_is_wrong():
+def test_excludes_negative_labels_and_counts_invalid_predictions():
     labels, predicted = jnp.array([0, 1, -1, 1, 0]), jnp.array([0, 1, 1, 7, 1])
     where = jnp.array([True, True, True, True, False])
     got = jax.jit(precision_recall_f1, static_argnums=2)(labels, predicted, 2, where=where)
     np.testing.assert_allclose(got.precision, [1, 1])
     np.testing.assert_allclose(got.recall, [1, 0.5])
     np.testing.assert_allclose(got.micro_precision, 2 / 3, rtol=1e-6)
-    nobody = precision_recall_f1(labels, predicted, 2, where=jnp.zeros(5, bool))
-    assert all(np.all(x == 0) for x in nobody)
+    all_masked = precision_recall_f1(labels, predicted, 2, where=jnp.zeros(5, bool))
+    assert all(np.all(x == 0) for x in all_masked)
 
 
 VALUES = st.lists(st.integers(-4, 4), min_size=15, max_size=15)
@@ -56,7 +56,7 @@ VALUES = st.lists(st.integers(-4, 4), min_size=15, max_size=15)
 
 @settings(deadline=None)
 @given(VALUES, VALUES, st.floats(0.1, 1e30))
-def test_spearman_is_that_of_scipy(x, y, scale):
+def test_spearman_matches_scipy(x, y, scale):
     x, y = np.array(x, np.float32) * np.float32(scale), np.array(y, np.float32)
     got = correlation(x, y)
     if len(set(x.tolist())) == 1 or len(set(y.tolist())) == 1:
@@ -65,7 +65,7 @@ def test_spearman_is_that_of_scipy(x, y, scale):
     np.testing.assert_allclose(got, stats.spearmanr(x, y).statistic, atol=2e-6)
 
 
-def test_spearman_of_many_and_of_half_precision():
+def test_spearman_supports_long_and_half_precision_inputs():
     x, y = np.random.default_rng(0).normal(size=(2, 10_000)).astype(np.float32)
     y = np.round(x + y, 1)
     want = stats.spearmanr(x, y).statistic
@@ -78,14 +78,14 @@ def test_spearman_of_many_and_of_half_precision():
     assert spearman(jnp.array([1.0, np.inf, 2.0]), jnp.array([1.0, 9.0, 3.0])) == 1
 
 
-def test_spearman_of_seven_million_is_finite():
+def test_spearman_of_seven_million_values_does_not_overflow():
     x = jnp.arange(7_000_000, dtype=jnp.float32)
     np.testing.assert_allclose(jax.jit(spearman)(x, -x), -1, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("value", [2**32, -(2**32)])
-def test_classes_beyond_32_bits_are_refused(value):
+def test_rejects_classes_beyond_32_bits(value):
     """They would wrap to class 0."""
     wide, three = np.array([0, value, 1]), np.zeros(3, np.int32)
     with raises(ValueError, match=f"`predicted` must fit into 32 bits, got {value}"):
@@ -95,7 +95,7 @@ def test_classes_beyond_32_bits_are_refused(value):
             precision_recall_f1(wide, three, 2)
 
 
-def test_shapes_are_checked():
+def test_rejects_invalid_shapes():
     three, two = jnp.zeros(3, jnp.int32), jnp.zeros(2, jnp.int32)
     with refused("predicted"):
         precision_recall_f1(three, two, 2)
@@ -105,7 +105,7 @@ def test_shapes_are_checked():
         spearman(jnp.zeros(3), jnp.zeros(2))
 
 
-def test_labels_beyond_the_classes_are_refused():
+def test_rejects_labels_out_of_range():
     x = jax.random.normal(jax.random.key(0), (30, 5))
     y = jnp.arange(30, dtype=jnp.int32) % 3
     over, key = y + 5, jax.random.key(0)
@@ -130,7 +130,7 @@ def test_labels_beyond_the_classes_are_refused():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_labels_of_any_integer_type_are_alike(dtype):
+def test_label_dtype_does_not_change_results(dtype):
     x = jax.random.normal(jax.random.key(0), (30, 5))
     y = jnp.arange(30, dtype=jnp.int32) % 3
     other = y.astype(dtype)

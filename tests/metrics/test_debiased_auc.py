@@ -32,11 +32,11 @@ def reference(pos, neg, tau_plus, surrogate):
 
 
 @pytest.mark.parametrize("surrogate", ["zero_one", "sigmoid"])
-def test_estimates_have_both_terms_of_the_formula(surrogate):
+def test_debiased_auc_matches_formula(surrogate):
     tau_plus = np.array([[0.0, 0.1, 0.3], [0.5, 0.9, 0.2]], np.float32)
-    soiled = np.where(KEEP_POS, POS, np.nan), np.where(KEEP, NEG, np.nan)
+    corrupted = np.where(KEEP_POS, POS, np.nan), np.where(KEEP, NEG, np.nan)
     got = metrics.debiased_auc(
-        *map(jnp.asarray, soiled), tau_plus=tau_plus, surrogate=surrogate,
+        *map(jnp.asarray, corrupted), tau_plus=tau_plus, surrogate=surrogate,
         where_pos=KEEP_POS, where=KEEP,
     )  # fmt: skip
     assert got.shape == (2, 3)
@@ -52,13 +52,13 @@ def test_estimates_have_both_terms_of_the_formula(surrogate):
 
 
 @pytest.mark.parametrize("surrogate", ["zero_one", "sigmoid"])
-def test_the_expectation_is_the_auc_of_true_negatives(surrogate):
+def test_expectation_is_auc_of_true_negatives(surrogate):
     """Lemma 5.1, exactly: the mean over all labelled draws of two positives and two samples."""
     positives, negatives, share = [0.5, 2.0, 1.0], [0.5, -1.0], 0.4
-    law = [(x, share / 3) for x in positives] + [(x, (1 - share) / 2) for x in negatives]
+    population = [(x, share / 3) for x in positives] + [(x, (1 - share) / 2) for x in negatives]
     draws, chances = [], []
     for pos in itertools.product(positives, repeat=2):
-        for sample in itertools.product(law, repeat=2):
+        for sample in itertools.product(population, repeat=2):
             draws.append((pos, [x for x, _ in sample]))
             chances.append(np.prod([p for _, p in sample]) / len(positives) ** 2)
     pos, neg = (jnp.asarray(x, jnp.float32) for x in zip(*draws, strict=True))
@@ -68,7 +68,7 @@ def test_the_expectation_is_the_auc_of_true_negatives(surrogate):
     np.testing.assert_allclose(np.sum(np.float64(got) * chances), want, rtol=1e-6)
 
 
-def test_extremes_of_the_scores_and_masks():
+def test_debiased_auc_at_extreme_scores_and_masks():
     pos, neg = jnp.array([np.inf, 1.0, -np.inf]), jnp.array([0.0, -np.inf, np.inf, 3.0])
     keep = jnp.array([True, True, True, False])
     got = metrics.debiased_auc(pos, neg, tau_plus=0.0, where=keep)
@@ -81,13 +81,13 @@ def test_extremes_of_the_scores_and_masks():
 
 @pytest.mark.parametrize("surrogate", ["zero_one", "sigmoid"])
 @pytest.mark.parametrize("sizes", [(0, 4), (3, 0), (0, 0)])
-def test_the_estimate_without_samples_is_one_half(sizes, surrogate):
+def test_estimate_without_samples_is_one_half(sizes, surrogate):
     pos, neg = (jnp.zeros((2, n)) for n in sizes)
     got = metrics.debiased_auc(pos, neg, tau_plus=0.3, surrogate=surrogate)
     np.testing.assert_array_equal(got, [0.5, 0.5])
 
 
-def test_arguments_are_checked():
+def test_rejects_invalid_arguments():
     pos, neg = jnp.ones((2, 3)), jnp.ones((2, 4))
     for name, value in (("tau_plus", 1.0), ("surrogate", "hinge")):
         with raises(ValueError, match=f"`{name}` must"):
@@ -99,7 +99,7 @@ def test_arguments_are_checked():
         metrics.debiased_auc(pos, jnp.ones(4), tau_plus=0.1)
 
 
-def test_the_bound_is_that_of_the_candidates():
+def test_info_nce_bound_saturates_at_log_of_candidates():
     """Equal scores carry no information; separated ones as much as N + 1 candidates can show."""
     for n in (1, 15, 1000):
         neg = jnp.zeros((1, n))

@@ -39,7 +39,7 @@ class Csr:
     n_items: int
 
     @classmethod
-    def of(cls, dense):
+    def from_dense(cls, dense):
         indptr = np.append(0, np.cumsum(dense.sum(1)))
         return cls(indptr, np.nonzero(dense)[1].astype(np.int32), *dense.shape)
 
@@ -65,16 +65,16 @@ class Case:
     known: np.ndarray
     wanted: np.ndarray
     scores: np.ndarray
-    plan: EvalLayout
+    layout: EvalLayout
 
 
 @pytest.fixture(scope="module")
 def case():
-    """The plan that most tests evaluate, so that they share its compiled program."""
+    """Evaluation layout of most tests, so that they share its compiled program."""
     known, wanted, scores = random_case(0)
     for array in (known, wanted, scores):
         array.setflags(write=False)
-    return Case(known, wanted, scores, eval_layout(Csr.of(known), Csr.of(wanted)))
+    return Case(known, wanted, scores, eval_layout(Csr.from_dense(known), Csr.from_dense(wanted)))
 
 
 def random_factors(seed, n_users, n_items, width=16, models=()):
@@ -99,7 +99,7 @@ def reference(scores, masked, tested, k):
         ranked = sorted((i for i in candidates if s[i] > -np.inf), key=lambda i: (-s[i], i))[:k]
         shown |= set(ranked)
         hits, n = [bool(t[i]) for i in ranked], int(t.sum())
-        found = sum(hits)
+        n_hits = sum(hits)
         gain = sum(h / np.log2(r + 2) for r, h in enumerate(hits))
         ideal = sum(1 / np.log2(r + 2) for r in range(min(k, n)))
         precisions = [sum(hits[: r + 1]) / (r + 1) for r in range(len(hits))]
@@ -109,14 +109,14 @@ def reference(scores, masked, tested, k):
         wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs)
         rows.append(
             [
-                found / k,
-                found / n,
-                2 * found / (k + n),
+                n_hits / k,
+                n_hits / n,
+                2 * n_hits / (k + n),
                 gain / ideal,
                 precision_sum / min(k, n),
-                best_sum / max(found, 1),
-                1 / (hits.index(True) + 1) if found else 0.0,
-                float(found > 0),
+                best_sum / max(n_hits, 1),
+                1 / (hits.index(True) + 1) if n_hits else 0.0,
+                float(n_hits > 0),
                 wins / len(pairs) if pairs else 0.5,
             ]
         )
@@ -139,7 +139,9 @@ def check(got, want):
     ("k", "block_size", "diverged", "exposed"),
     [(1, 9, False, None), (13, 1, True, None), (20, 100, False, None), (3, 9, True, 0.6)],
 )
-def test_ragged_data_ties_and_strange_scores(k, block_size, diverged, exposed):
+def test_matches_reference_on_ragged_data_ties_and_nonfinite_scores(
+    k, block_size, diverged, exposed
+):
     rng = np.random.default_rng(k)
     shape = (61, 13)
     # Densities vary by user, so that some users have no item and some have all of them.
@@ -152,19 +154,19 @@ def test_ragged_data_ties_and_strange_scores(k, block_size, diverged, exposed):
     levels = rng.choice([1, 2, 5, 1000], (shape[0], 1))
     scores = (rng.integers(0, levels, shape) - levels // 2).astype(np.float32)
     kinds = np.float32([np.inf, -np.inf, -0.0] + [np.nan] * diverged)
-    strange = rng.random(shape) < rng.choice([0.0, 0.1, 0.9], (shape[0], 1))
-    scores[strange] = rng.choice(kinds, strange.sum())
+    nonfinite = rng.random(shape) < rng.choice([0.0, 0.1, 0.9], (shape[0], 1))
+    scores[nonfinite] = rng.choice(kinds, nonfinite.sum())
     masked, candidates = known | model_state, None
-    if exposed is not None:  # it lacks some wanted items, and has some masked ones
+    if exposed is not None:  # excludes some wanted items, and includes some masked ones
         listed = rng.random(shape) < exposed
-        masked, candidates = masked | ~listed, Csr.of(listed)
-    plan = eval_layout(
-        Csr.of(known), Csr.of(wanted), exclude=[Csr.of(model_state)], block_size=block_size,
-        candidates=candidates,
+        masked, candidates = masked | ~listed, Csr.from_dense(listed)
+    layout = eval_layout(
+        Csr.from_dense(known), Csr.from_dense(wanted), exclude=[Csr.from_dense(model_state)],
+        block_size=block_size, candidates=candidates,
     )  # fmt: skip
-    np.testing.assert_array_equal(plan.n_candidates, (~masked).sum(1)[plan.users])
-    np.testing.assert_array_equal(plan.users, np.nonzero((wanted & ~masked).any(1))[0])
-    got = evaluate(table, jnp.asarray(scores), plan, ks=(k,))
+    np.testing.assert_array_equal(layout.n_candidates, (~masked).sum(1)[layout.users])
+    np.testing.assert_array_equal(layout.users, np.nonzero((wanted & ~masked).any(1))[0])
+    got = evaluate(table, jnp.asarray(scores), layout, ks=(k,))
     check(got, reference(scores, masked, wanted, k))
 
 
@@ -176,9 +178,11 @@ def test_large_catalogue_and_long_histories(listed):
     candidates, masked = None, known
     if listed:  # user 0 has 100, user 1 has 4,990
         exposed = wanted | (np.arange(5000) < np.where(np.arange(12) == 1, 4990, 100)[:, None])
-        candidates, masked = Csr.of(exposed), known | ~exposed
-    plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=16, candidates=candidates)
-    got = evaluate(table, jnp.asarray(scores), plan, ks=(3, 10))
+        candidates, masked = Csr.from_dense(exposed), known | ~exposed
+    layout = eval_layout(
+        Csr.from_dense(known), Csr.from_dense(wanted), block_size=16, candidates=candidates
+    )
+    got = evaluate(table, jnp.asarray(scores), layout, ks=(3, 10))
     check(got, reference(scores, masked, wanted, 10))
 
 
@@ -196,7 +200,7 @@ def ranx_values(qrels, run, names):
 
 def test_agrees_with_ranx_and_scikit_learn(case):
     known, wanted, scores = case.known, case.wanted, case.scores
-    got = evaluate(table, jnp.asarray(scores), case.plan)
+    got = evaluate(table, jnp.asarray(scores), case.layout)
     users = [u for u in range(len(scores)) if wanted[u].any()]
     qrels = {f"u{u:03}": {f"i{i}": 1 for i in np.nonzero(wanted[u])[0]} for u in users}
     run = {
@@ -214,19 +218,22 @@ def test_agrees_with_ranx_and_scikit_learn(case):
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_values_do_not_depend_on_the_block_size():
+def test_block_size_does_not_change_metrics():
     known, wanted, _ = random_case(2, n_users=203, n_items=4500)
     params = random_factors(0, 203, 4500, width=64)
     small, large = (
         evaluate(
-            factors, params, eval_layout(Csr.of(known), Csr.of(wanted), block_size=size), ks=(5, 20)
+            factors,
+            params,
+            eval_layout(Csr.from_dense(known), Csr.from_dense(wanted), block_size=size),
+            ks=(5, 20),
         )
         for size in (1, 1000)
     )
     jax.tree.map(np.testing.assert_array_equal, small, large)
 
 
-def test_blocks_are_smaller_where_there_are_many_items():
+def test_block_size_decreases_with_catalogue_size():
     def rows(n_items):
         none = Csr(np.zeros(301, int), np.empty(0, np.int32), 300, n_items)
         one = Csr(np.arange(301), np.full(300, n_items - 1, np.int32), 300, n_items)
@@ -236,35 +243,35 @@ def test_blocks_are_smaller_where_there_are_many_items():
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_lists_do_not_depend_on_the_block_size():
+def test_block_size_does_not_change_recommendations():
     known, _, _ = random_case(2, n_users=203)
     params = random_factors(0, 203, 90, width=64)
     small, large = (
-        recommend(factors, params, range(203), Csr.of(known), k=20, block_size=size)
+        recommend(factors, params, range(203), Csr.from_dense(known), k=20, block_size=size)
         for size in (1, 1000)
     )
     jax.tree.map(np.testing.assert_array_equal, small, large)
 
 
-def test_a_masked_nan_is_not_read_and_another_is_not_hidden(case):
-    known, plan = case.known, case.plan
-    clean = evaluate(table, jnp.asarray(case.scores), plan)
-    got = evaluate(table, jnp.asarray(np.where(known, np.nan, case.scores)), plan)
+def test_ignores_masked_nan_and_propagates_others(case):
+    known, layout = case.known, case.layout
+    clean = evaluate(table, jnp.asarray(case.scores), layout)
+    got = evaluate(table, jnp.asarray(np.where(known, np.nan, case.scores)), layout)
     jax.tree.map(np.testing.assert_array_equal, got, clean)
-    user, scores = int(plan.users[5]), case.scores.copy()
+    user, scores = int(layout.users[5]), case.scores.copy()
     scores[user, np.nonzero(~known[user])[0][-1]] = np.nan
-    got = evaluate(table, jnp.asarray(scores), plan)
+    got = evaluate(table, jnp.asarray(scores), layout)
     for name, value in got.items():
         assert np.isnan(summarize(got)[name])
         if value.ndim:
-            np.testing.assert_array_equal(np.isnan(value), np.arange(plan.n_evaluated) == 5)
+            np.testing.assert_array_equal(np.isnan(value), np.arange(layout.n_evaluated) == 5)
 
 
-def test_vmap_over_models_equals_one_by_one(case):
+def test_vmap_over_models_matches_loop(case):
     params = random_factors(1, *case.known.shape, models=(3,))
-    got = jax.jit(jax.vmap(lambda p: evaluate(factors, p, case.plan)))(params)
+    got = jax.jit(jax.vmap(lambda p: evaluate(factors, p, case.layout)))(params)
     for model in range(3):
-        want = evaluate(factors, jax.tree.map(lambda x, m=model: x[m], params), case.plan)
+        want = evaluate(factors, jax.tree.map(lambda x, m=model: x[m], params), case.layout)
         jax.tree.map(
             partial(np.testing.assert_allclose, rtol=1e-6),
             jax.tree.map(lambda x, m=model: x[m], got),
@@ -272,30 +279,30 @@ def test_vmap_over_models_equals_one_by_one(case):
         )
 
 
-def test_new_parameters_do_not_recompile_and_the_plan_may_be_an_argument(case):
-    scores, plan = jnp.asarray(case.scores), case.plan
+def test_new_parameters_do_not_recompile_and_layout_is_jit_argument(case):
+    scores, layout = jnp.asarray(case.scores), case.layout
     traces = []
 
     def score_fn(params, users):
         traces.append(None)
         return params[users]
 
-    got = [evaluate(score_fn, scale * scores, plan) for scale in (1.0, 2.0, -1.0)]
+    got = [evaluate(score_fn, scale * scores, layout) for scale in (1.0, 2.0, -1.0)]
     assert len(traces) == 1
     jax.tree.map(np.testing.assert_array_equal, got[0], got[1])
-    jitted = jax.jit(partial(evaluate, table))(scores, plan)
+    jitted = jax.jit(partial(evaluate, table))(scores, layout)
     jax.tree.map(np.testing.assert_array_equal, jitted, got[0])
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_memory_grows_with_the_block_and_not_with_the_users():
+def test_memory_grows_with_block_size_and_not_with_users():
     def temporary(n_users, block_size):
         n_items = 8192
         known, wanted, _ = random_case(8, n_users, n_items, density=0.003)
-        plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=block_size)
+        layout = eval_layout(Csr.from_dense(known), Csr.from_dense(wanted), block_size=block_size)
         params = random_factors(0, n_users, n_items)
-        fn = jax.jit(lambda p, plan: evaluate(factors, p, plan, ks=(5,)))
-        analysis = fn.lower(params, plan).compile().memory_analysis()
+        fn = jax.jit(lambda p, layout: evaluate(factors, p, layout, ks=(5,)))
+        analysis = fn.lower(params, layout).compile().memory_analysis()
         if analysis is None:
             pytest.skip("this backend does not report memory")
         return analysis.temp_size_in_bytes
@@ -306,12 +313,12 @@ def test_memory_grows_with_the_block_and_not_with_the_users():
     assert 32 * scores < small < 3 * 32 * scores + 2**20
 
 
-def test_recommend_agrees_with_sorting():
+def test_recommend_matches_sorting():
     known, _, scores = random_case(9, n_users=12, n_items=20)
     known[4], known[5, 2:] = True, True  # nothing left; two items left
     scores = np.round(scores)  # ties
     users = np.array([5, 0, 4, 11, 5])
-    items, values = recommend(table, jnp.asarray(scores), users, Csr.of(known), k=30)
+    items, values = recommend(table, jnp.asarray(scores), users, Csr.from_dense(known), k=30)
     assert items.dtype == jnp.int32
     assert items.shape == values.shape == (5, 30)
     for row, u in enumerate(users):
@@ -322,7 +329,7 @@ def test_recommend_agrees_with_sorting():
 
 
 @given(count=st.integers(0, 1 << 40))
-def test_numbers_of_groups_are_few_and_little_more(count):
+def test_group_counts_are_rounded_up_by_at_most_an_eighth(count):
     rounded = _eval_layout._rounded(count)
     assert max(count, 1) <= rounded <= max(count * 9 / 8, 1)
     assert _eval_layout._rounded(rounded) == rounded
@@ -331,7 +338,7 @@ def test_numbers_of_groups_are_few_and_little_more(count):
     )
 
 
-def test_as_many_other_users_find_their_program():
+def test_recommend_reuses_program_for_same_number_of_users():
     n_users, n_items = 272, 600
     known = np.zeros((n_users, n_items), bool)
     known[:, ::20] = True
@@ -339,21 +346,21 @@ def test_as_many_other_users_find_their_program():
     params = jnp.asarray(np.random.default_rng(0).normal(size=known.shape), jnp.float32)
     before = _evaluate._recommend._cache_size()
     for users in (np.arange(136), np.arange(136, 272)):
-        items, _ = recommend(table, params, users, Csr.of(known), k=20, block_size=8)
+        items, _ = recommend(table, params, users, Csr.from_dense(known), k=20, block_size=8)
         want = np.argsort(np.where(known[users], np.inf, -params[users]), axis=1)[:, :20]
         np.testing.assert_array_equal(items, want)
     assert _evaluate._recommend._cache_size() == before + 1
 
 
-def test_recommend_marks_a_diverged_user():
+def test_recommend_returns_nan_for_diverged_user():
     items, values = recommend(
-        table, jnp.full((2, 6), jnp.nan), [1], Csr.of(np.eye(2, 6, dtype=bool)), k=4
+        table, jnp.full((2, 6), jnp.nan), [1], Csr.from_dense(np.eye(2, 6, dtype=bool)), k=4
     )
     np.testing.assert_array_equal(items, [[-1] * 4])
     assert np.isnan(values).all()
 
 
-def test_summarize_takes_the_mean_in_float64():
+def test_summarize_averages_in_float64():
     values = {"auc": jnp.full(1_000_003, 0.1), "coverage@5": jnp.float32(0.25)}
     got = summarize(values)
     assert got == {"auc": pytest.approx(np.float32(0.1), rel=1e-12), "coverage@5": 0.25}
@@ -362,31 +369,31 @@ def test_summarize_takes_the_mean_in_float64():
         summarize({"auc": jnp.zeros((2, 3))})
 
 
-def test_errors_say_what_is_wrong():
+def test_rejects_invalid_arguments():
     known, wanted, scores = random_case(10, n_users=8, n_items=20)
-    train, test, params = Csr.of(known), Csr.of(wanted), jnp.asarray(scores)
+    train, test, params = Csr.from_dense(known), Csr.from_dense(wanted), jnp.asarray(scores)
     with raises(ValueError, match=r"`test` must have the 8 users and 20 items"):
-        eval_layout(train, Csr.of(wanted[:, :-1]))
+        eval_layout(train, Csr.from_dense(wanted[:, :-1]))
     with raises(ValueError, match=r"`exclude` must have the 8 users"):
-        eval_layout(train, test, exclude=[Csr.of(wanted[:-1])])
+        eval_layout(train, test, exclude=[Csr.from_dense(wanted[:-1])])
     with raises(ValueError, match="`test` must hold a pair"):
         eval_layout(train, train)
     with raises(ValueError, match="`test` must hold a pair .*, and is in `candidates`"):
         eval_layout(train, test, candidates=train)
     with raises(ValueError, match="`candidates` must have the 8 users"):
-        eval_layout(train, test, candidates=Csr.of(wanted[:-1]))
+        eval_layout(train, test, candidates=Csr.from_dense(wanted[:-1]))
     with raises(ValueError, match="`block_size` must be at least 1, got 0"):
         eval_layout(train, test, block_size=0)
-    plan = eval_layout(train, test)
+    layout = eval_layout(train, test)
     for ks, condition in (
         ((), "hold one or more cutoffs"), ((5, 0), "be at least 1, got 0"),
         ((2.0,), "be a whole number, got 2.0"), (2.5, "be a whole number, got 2.5"),
         ("5", "be a whole number, got '5'"),
     ):  # fmt: skip
         with raises(ValueError, match=f"`ks` must {condition}"):
-            evaluate(table, params, plan, ks=ks)
+            evaluate(table, params, layout, ks=ks)
     with raises(ValueError, match=r"score_fn\(params, users\)"):
-        evaluate(table, params[:, :-1], plan)
+        evaluate(table, params[:, :-1], layout)
     with raises(ValueError, match="`exclude` must be a sequence of datasets, got Csr"):
         eval_layout(train, test, exclude=test)
     for k, condition in ((0, "at least 1, got 0"), (2.5, "a whole number, got 2.5")):
@@ -400,22 +407,22 @@ def test_errors_say_what_is_wrong():
             recommend(table, params, users, train, k=2)
 
 
-def test_lists_made_elsewhere_get_the_metrics_of_evaluate(case):
-    want = evaluate(table, jnp.asarray(case.scores), case.plan)
-    users = np.asarray(case.plan.users)
-    lists, _ = recommend(table, jnp.asarray(case.scores), users, Csr.of(case.known), k=20)
-    got = evaluate_lists(lists, case.plan)
+def test_evaluate_lists_matches_evaluate(case):
+    want = evaluate(table, jnp.asarray(case.scores), case.layout)
+    users = np.asarray(case.layout.users)
+    lists, _ = recommend(table, jnp.asarray(case.scores), users, Csr.from_dense(case.known), k=20)
+    got = evaluate_lists(lists, case.layout)
     assert got.keys() == want.keys() - {"auc"}
     for name, values in got.items():
         np.testing.assert_array_equal(values, want[name])
     first = np.asarray(lists)[:, :5]
-    short = evaluate_lists(first, case.plan, ks=20)  # shorter than the cutoff
-    hits = 5 * evaluate_lists(first, case.plan, ks=5)["precision@5"]
+    short = evaluate_lists(first, case.layout, ks=20)  # shorter than the cutoff
+    hits = 5 * evaluate_lists(first, case.layout, ks=5)["precision@5"]
     np.testing.assert_array_equal(np.float32(20) * short["precision@20"], np.round(hits))
 
 
 @pytest.mark.parametrize(("n_users", "n"), [(1, 4), (20, 4)])
-def test_ideal_lists_have_an_ndcg_of_1_in_the_optimised_program(n_users, n):
+def test_ndcg_of_ideal_lists_is_exactly_1(n_users, n):
     jax.config.update("jax_disable_most_optimizations", False)
     users, items = np.arange(n_users), np.arange(30)
     ids = {"user_ids": users, "item_ids": items}
@@ -430,8 +437,8 @@ def test_ideal_lists_have_an_ndcg_of_1_in_the_optimised_program(n_users, n):
         np.testing.assert_array_equal(scored[f"ndcg@{k}"], 1)
 
 
-def test_lists_that_are_no_lists_of_items_are_refused(case):
-    lists = np.tile(np.arange(4), (case.plan.n_evaluated, 1))
+def test_evaluate_lists_rejects_invalid_lists(case):
+    lists = np.tile(np.arange(4), (case.layout.n_evaluated, 1))
     bad = {
         "one list for each": lists[1:],
         "item indices": lists + 0.5,
@@ -441,12 +448,12 @@ def test_lists_that_are_no_lists_of_items_are_refused(case):
     }
     for message, items in bad.items():
         with raises((ValueError, TypeCheckError), match=f"{message}|is not an instance|Type"):
-            evaluate_lists(items, case.plan)
+            evaluate_lists(items, case.layout)
     padded = np.where(lists > 1, -1, lists)
-    assert evaluate_lists(padded, case.plan, ks=2)["coverage@2"] == np.float32(2 / 90)
+    assert evaluate_lists(padded, case.layout, ks=2)["coverage@2"] == np.float32(2 / 90)
 
 
-def test_logs_of_other_ids_are_refused():
+def test_rejects_interactions_with_other_ids():
     known, wanted, _ = random_case(3, n_users=6, n_items=9)
     ids = {"user_ids": np.arange(6), "item_ids": np.arange(9)}
     train, test = (Interactions.from_arrays(*np.nonzero(x), **ids) for x in (known, wanted))
@@ -459,24 +466,26 @@ def test_logs_of_other_ids_are_refused():
             eval_layout(train, test, exclude=[other])
 
 
-def test_what_is_no_log_is_refused():
+def test_rejects_arrays_instead_of_interactions():
     known, wanted, _ = random_case(3, n_users=6, n_items=9)
     for x in (scipy.sparse.csr_array(known), known, (known, wanted)):
         with raises((ValueError, TypeCheckError)):
-            eval_layout(x, Csr.of(wanted))
+            eval_layout(x, Csr.from_dense(wanted))
         with raises((ValueError, TypeCheckError)):
-            eval_layout(Csr.of(known), x)
+            eval_layout(Csr.from_dense(known), x)
 
 
-def test_test_pairs_in_training_are_reported():
+def test_warns_about_test_pairs_that_are_not_evaluated():
     known, wanted, _ = random_case(3, n_users=6, n_items=9)
     n = int(np.sum(known | wanted))
     with pytest.warns(UserWarning, match=f"{known.sum()} of {n} pairs of `test` are also in"):
-        eval_layout(Csr.of(known), Csr.of(known | wanted))
+        eval_layout(Csr.from_dense(known), Csr.from_dense(known | wanted))
     listed = np.where(np.arange(9) < 5, known | wanted, False)
     n_lost = n - int(np.sum(listed & ~known))
     with pytest.warns(UserWarning, match=f"{n_lost} of {n} pairs of `test` are not in `cand"):
-        eval_layout(Csr.of(known), Csr.of(known | wanted), candidates=Csr.of(listed))
+        eval_layout(
+            Csr.from_dense(known), Csr.from_dense(known | wanted), candidates=Csr.from_dense(listed)
+        )
 
 
 class UserItemTables(NamedTuple):
@@ -484,22 +493,22 @@ class UserItemTables(NamedTuple):
     items: jax.Array
 
 
-def inner(params, users):
+def dot_scores(params, users):
     return jnp.matmul(params.users[users], params.items.T, precision="highest")
 
 
 @pytest.mark.parametrize("n_users", [3, 59, 61])
-def test_tables_of_another_number_of_users_are_refused(case, n_users):
+def test_rejects_tables_with_wrong_number_of_users(case, n_users):
     tables = UserItemTables(jnp.ones((n_users, 2)), jnp.ones((90, 2)))
     with raises(ValueError, match=r"each of the 60 users, got"):
-        evaluate(inner, tables, case.plan)
+        evaluate(dot_scores, tables, case.layout)
     with raises(ValueError, match=r"each of the 60 users, got"):
-        recommend(inner, tables, [0], Csr.of(case.known), k=1)
+        recommend(dot_scores, tables, [0], Csr.from_dense(case.known), k=1)
     with raises(ValueError, match="`params` must be accepted by `score_fn`, got tuple"):
-        evaluate(inner, (jnp.ones((60, 2)), jnp.ones((90, 2))), case.plan)
+        evaluate(dot_scores, (jnp.ones((60, 2)), jnp.ones((90, 2))), case.layout)
 
 
-def test_a_single_cutoff_is_a_number(case):
+def test_single_cutoff_may_be_an_integer(case):
     scores = jnp.asarray(case.scores)
-    got, want = (evaluate(table, scores, case.plan, ks=ks, auc=False) for ks in (5, (5,)))
+    got, want = (evaluate(table, scores, case.layout, ks=ks, auc=False) for ks in (5, (5,)))
     assert got.keys() == want.keys()

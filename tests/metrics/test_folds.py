@@ -1,4 +1,4 @@
-"""Cross-validated support vector machines against scikit-learn's pieces put together by hand."""
+"""Cross-validated support vector machines against explicit loops over scikit-learn models."""
 
 import numpy as np
 import pytest
@@ -13,9 +13,9 @@ X = RNG.normal(size=(90, 4)) * np.array([1, 5, 1, 1])
 Y = ((X[:, 0] ** 2 + X[:, 2] ** 2 > 1.4) ^ (RNG.random(90) < 0.1)).astype(int)
 
 
-def by_hand(x, y, parts, strengths, inner):
-    """The accuracy and the C of each fold."""
-    found = []
+def nested_loop(x, y, parts, strengths, inner):
+    """Returns the accuracy and the selected C of each fold."""
+    results = []
     for train, test in parts:
         scores = []
         for c in strengths:
@@ -27,14 +27,14 @@ def by_hand(x, y, parts, strengths, inner):
             scores.append(np.mean(own))
         best = strengths[int(np.argmax(scores))]
         fitted = SVC(C=best).fit(x[train], y[train])
-        found.append((np.mean(fitted.predict(x[test]) == y[test]), best))
-    return np.array(found).T
+        results.append((np.mean(fitted.predict(x[test]) == y[test]), best))
+    return np.array(results).T
 
 
-def test_it_is_what_its_parts_are():
+def test_matches_nested_cross_validation_loop():
     strengths = (0.1, 1.0, 10.0)
     parts = list(StratifiedKFold(4, shuffle=True, random_state=3).split(X, Y))
-    want = by_hand(X, Y, parts, strengths, 3)
+    want = nested_loop(X, Y, parts, strengths, 3)
     got = cross_validated_svm(X, Y, folds=4, seed=3, strengths=strengths[::-1], inner_folds=3)
     np.testing.assert_allclose(got.accuracies, want[0])
     np.testing.assert_array_equal(got.strengths, want[1])
@@ -42,23 +42,23 @@ def test_it_is_what_its_parts_are():
     assert got.deviation == pytest.approx(want[0].std())
 
 
-def test_given_folds_test_each_once_and_the_rest_never():
+def test_given_folds_never_test_negative_ids():
     folds = np.arange(90) % 3
     folds[:6] = -1
     parts = [(np.flatnonzero(folds != k), np.flatnonzero(folds == k)) for k in range(3)]
-    want = by_hand(X, Y, parts, (1.0,), 5)
+    want = nested_loop(X, Y, parts, (1.0,), 5)
     got = cross_validated_svm(X, Y, folds=folds, strengths=(1.0,))
     np.testing.assert_allclose(got.accuracies, want[0])
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
-def test_standard_features_do_not_depend_on_units(kernel):
+def test_standardized_features_do_not_depend_on_units(kernel):
     given = {"folds": 3, "kernel": kernel, "standardize": True, "strengths": (0.1, 1.0)}
     one, other = (cross_validated_svm(x, Y, **given) for x in (X, X * [1, 1000, 0.01, 1] + 7))
     np.testing.assert_allclose(one.accuracies, other.accuracies)
 
 
-def test_what_does_not_belong_is_refused():
+def test_rejects_invalid_arguments():
     for given, message in (
         ({"features": X[:, 0]}, r"`features` must be finite numbers \[n, dim\], got shape \(90,\)"),
         ({"features": np.full_like(X, np.nan)}, "`features` must be finite numbers"),

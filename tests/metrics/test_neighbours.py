@@ -24,7 +24,7 @@ def np_predict(queries, bank, labels, k, tau, leave_out=None, kept=None):
     queries, bank = (np.asarray(x, np.float64) for x in (queries, bank))
     unit = bank / np.linalg.norm(bank, axis=1, keepdims=True)
     kept = labels >= 0 if kept is None else kept & (labels >= 0)
-    found = []
+    predictions = []
     for i, query in enumerate(queries):
         s = unit @ query / np.linalg.norm(query)
         s[~kept] = -np.inf
@@ -34,8 +34,8 @@ def np_predict(queries, bank, labels, k, tau, leave_out=None, kept=None):
         near = near[np.isfinite(s[near])]
         votes = np.zeros(labels.max() + 1)
         np.add.at(votes, labels[near], np.exp(s[near] / tau))
-        found.append(votes.argmax() if len(near) else -1)
-    return np.array(found)
+        predictions.append(votes.argmax() if len(near) else -1)
+    return np.array(predictions)
 
 
 def clusters(seed=0, n=300, dim=6, classes=4):
@@ -53,7 +53,7 @@ QUERIES, BANK, QUERY_LABELS, LABELS = X[:90], X[90:], Y[:90], Y[90:]
 
 
 @pytest.mark.parametrize(("k", "tau"), [(1, 0.07), (20, 0.07), (20, 0.5), (210, 0.02)])
-def test_the_class_is_that_of_the_greatest_sum(k, tau):
+def test_predictions_match_weighted_votes(k, tau):
     want = np_predict(QUERIES, BANK, np.asarray(LABELS), k, tau)
     got = knn_predict(QUERIES, BANK, LABELS, k=k, temperature=tau)
     assert got.dtype == jnp.int32
@@ -65,10 +65,10 @@ def test_the_class_is_that_of_the_greatest_sum(k, tau):
     assert accuracy > 0.4  # a quarter by chance
 
 
-def test_what_is_masked_does_not_vote_and_is_not_read():
+def test_ignores_masked_entries():
     kept = np.random.default_rng(1).random(len(BANK)) < 0.5
-    soiled = jnp.where(jnp.asarray(kept)[:, None], BANK, jnp.nan)
-    got = knn_predict(QUERIES, soiled, LABELS, k=150, bank_where=jnp.asarray(kept))
+    corrupted = jnp.where(jnp.asarray(kept)[:, None], BANK, jnp.nan)
+    got = knn_predict(QUERIES, corrupted, LABELS, k=150, bank_where=jnp.asarray(kept))
     assert kept.sum() < 150
     np.testing.assert_array_equal(
         got, np_predict(QUERIES, BANK, np.asarray(LABELS), 150, 0.07, kept=kept)
@@ -82,7 +82,7 @@ def test_what_is_masked_does_not_vote_and_is_not_read():
     assert some == pytest.approx(float(short))
 
 
-def test_a_bank_judges_itself():
+def test_leave_out_excludes_own_entry():
     """Excluded, each entry sees only the others; otherwise it is its own nearest neighbour."""
     own = jnp.arange(len(BANK), dtype=jnp.int32)
     want = np_predict(BANK, BANK, np.asarray(LABELS), 5, 0.07, leave_out=np.arange(len(BANK)))
@@ -94,7 +94,7 @@ def test_a_bank_judges_itself():
 
 
 @pytest.mark.parametrize("block_size", [1, 89, 1000])
-def test_blocks_change_nothing(block_size):
+def test_block_size_does_not_change_predictions(block_size):
     leave_out = jnp.arange(len(QUERIES), dtype=jnp.int32) - 3
     got = knn_predict(QUERIES, BANK, LABELS, k=7, leave_out=leave_out, block_size=block_size)
     want = np_predict(QUERIES, BANK, np.asarray(LABELS), 7, 0.07, leave_out=leave_out)
@@ -103,23 +103,23 @@ def test_blocks_change_nothing(block_size):
 
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 2**31 - 1), power=st.integers(-60, 60))
-def test_lengths_and_rotations_do_not_matter(seed, power):
+def test_predictions_are_invariant_to_scale_and_rotation(seed, power):
     rng = np.random.default_rng(seed)
-    turn = jnp.asarray(np.linalg.qr(rng.normal(size=(6, 6)))[0], jnp.float32)
+    rotation = jnp.asarray(np.linalg.qr(rng.normal(size=(6, 6)))[0], jnp.float32)
     lengths = jnp.asarray(2.0 ** (power / 2) * (1 + rng.random(len(BANK)))[:, None], jnp.float32)
     want = knn_predict(QUERIES, BANK, LABELS, k=20)
-    turned = QUERIES @ turn * 2.0**power, BANK @ turn * lengths
-    got = knn_predict(*turned, LABELS, k=20)
+    rotated = QUERIES @ rotation * 2.0**power, BANK @ rotation * lengths
+    got = knn_predict(*rotated, LABELS, k=20)
     assert np.mean(np.asarray(got) != np.asarray(want)) < 0.03  # nearly equal votes
 
 
-def test_two_copies_of_the_bank_vote_as_one():
+def test_duplicated_bank_gives_same_predictions():
     twice = jnp.concatenate([BANK, BANK]), jnp.concatenate([LABELS, LABELS])
     got = knn_predict(QUERIES, *twice, k=40)
     np.testing.assert_array_equal(got, knn_predict(QUERIES, BANK, LABELS, k=20))
 
 
-def test_ties_have_one_order():
+def test_ties_are_broken_by_entry_and_class_order():
     """Ties go to the first entry among equal cosines, to the lowest class among equal votes."""
     bank, query = jnp.ones((6, 2)), jnp.ones((1, 2))
     labels = jnp.array([4, 2, 9, 1, 1, 1])
@@ -132,22 +132,22 @@ def test_ties_have_one_order():
     assert jax.jit(predict)(labels)[0] == 2
 
 
-def test_extreme_numbers():
-    """A tiny temperature uses only the nearest; NaN or a query without neighbours has no class."""
+def test_handles_tiny_temperatures_nan_and_empty_banks():
+    """A tiny temperature uses only the nearest; NaN or no valid neighbour gives no class."""
     got = knn_predict(QUERIES, BANK, LABELS, k=30, temperature=1e-6)
     nearest = np_predict(QUERIES, BANK, np.asarray(LABELS), 1, 1.0)
     np.testing.assert_array_equal(got, nearest)
     assert np.all(knn_predict(QUERIES, BANK, jnp.full_like(LABELS, -1), k=3) == -1)
     voter = int(jnp.argmax(LABELS >= 0))
     assert np.all(knn_predict(QUERIES, BANK.at[voter, 0].set(jnp.nan), LABELS, k=3) == -1)
-    soiled = knn_predict(QUERIES.at[2].set(jnp.nan), BANK, LABELS, k=3)
+    corrupted = knn_predict(QUERIES.at[2].set(jnp.nan), BANK, LABELS, k=3)
     clean = knn_predict(QUERIES, BANK, LABELS, k=3)
-    assert soiled[2] == -1
-    np.testing.assert_array_equal(np.delete(soiled, 2), np.delete(clean, 2))
+    assert corrupted[2] == -1
+    np.testing.assert_array_equal(np.delete(corrupted, 2), np.delete(clean, 2))
     assert knn_accuracy(QUERIES, jnp.full_like(QUERY_LABELS, -1), BANK, LABELS, k=3) == 0
 
 
-def test_under_transformations_and_in_half_precision():
+def test_supports_jit_vmap_and_half_precision():
     predict = jax.jit(lambda q, tau: knn_predict(q, BANK, LABELS, k=9, temperature=tau))
     tau = jnp.float32(0.1)
     want = knn_predict(QUERIES, BANK, LABELS, k=9, temperature=0.1)
@@ -159,7 +159,7 @@ def test_under_transformations_and_in_half_precision():
     np.testing.assert_array_equal(knn_predict(*half, LABELS, k=9), knn_predict(*wide, LABELS, k=9))
 
 
-def test_a_temperature_compiles_nothing():
+def test_temperature_does_not_recompile():
     before = module._predict._cache_size()
     for tau in (0.31, 0.32, 0.33):
         knn_predict(QUERIES, BANK, LABELS, k=11, temperature=tau)
@@ -182,26 +182,26 @@ def test_a_temperature_compiles_nothing():
         ({"where": LABELS > 0}, "`where` must have shape"),
     ],
 )
-def test_refusals(change, message):
+def test_rejects_invalid_arguments(change, message):
     given = {"queries": QUERIES, "query_labels": QUERY_LABELS, "bank": BANK, "labels": LABELS}
     with raises(ValueError, match=message):
         knn_accuracy(**(given | {"k": 3} | change))
 
 
 @pytest.mark.parametrize("block_size", [7, 500])
-def test_uniformity_is_that_of_the_loss(block_size):
+def test_uniformity_matches_loss(block_size):
     z, where = losses.normalize(QUERIES), jnp.arange(len(QUERIES)) % 4 > 0
     got = uniformity(z, scale=1.7, block_size=block_size)
     assert got == pytest.approx(float(losses.uniformity(z, scale=1.7)), rel=1e-5)
     apart = ((np.asarray(z, np.float64)[:, None] - np.asarray(z, np.float64)) ** 2).sum(-1)
     mean = np.exp(-1.7 * apart)[~np.eye(len(z), dtype=bool)].mean()
     assert got == pytest.approx(np.log(mean), rel=1e-5)
-    soiled = jnp.where(where[:, None], z, jnp.nan)
-    masked = uniformity(soiled, where=where, block_size=block_size)
+    corrupted = jnp.where(where[:, None], z, jnp.nan)
+    masked = uniformity(corrupted, where=where, block_size=block_size)
     assert masked == pytest.approx(float(losses.uniformity(z, where=where)), rel=1e-5)
 
 
-def test_uniformity_at_its_ends():
+def test_uniformity_at_extreme_inputs():
     one = jnp.ones((5, 2)) / jnp.sqrt(2.0)
     assert uniformity(one) == pytest.approx(0, abs=1e-5)
     assert uniformity(one, where=jnp.arange(5) == 2) == 0

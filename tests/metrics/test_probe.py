@@ -58,7 +58,7 @@ def np_logistic(x, y, l2, n_classes):
 
 
 @pytest.mark.parametrize("l2", [1e-3, 0.1])
-def test_a_linear_probe_is_at_the_optimum(l2):
+def test_linear_probe_reaches_optimum(l2):
     probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=l2, tolerance=1e-6)
     kernel, bias = np_logistic(X[:300], Y[:300], l2, 3)
     np.testing.assert_allclose(probe.kernel, kernel, atol=2e-3 * np.abs(kernel).max())
@@ -69,7 +69,7 @@ def test_a_linear_probe_is_at_the_optimum(l2):
     assert probe.accuracy == pytest.approx(np.mean(scores.argmax(1) == Y[300:]))
 
 
-def test_a_linear_probe_is_scikit_learns():
+def test_linear_probe_matches_scikit_learn():
     x, y = DIGITS.data, DIGITS.target
     z = StandardScaler().fit(x[:1000]).transform(x)
     model = LogisticRegression(C=1 / (1000 * 1e-3), tol=1e-8, max_iter=1000).fit(z[:1000], y[:1000])
@@ -84,7 +84,7 @@ def test_a_linear_probe_is_scikit_learns():
     np.testing.assert_allclose(kernel, model.coef_.T, atol=2e-3)
 
 
-def test_the_search_finds_what_suits():
+def test_l2_search_selects_best_held_out_accuracy():
     """Noisy data need strong L2; the choice does not depend on the order of the candidates."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 60)).astype(np.float32)
@@ -101,12 +101,12 @@ def test_the_search_finds_what_suits():
         assert probe.held_out[0] < np.max(probe.held_out)
     for fit in (lambda l2: linear_probe(*arrays, n_classes=2, key=KEY, l2=l2),
                 lambda l2: ridge_probe(*arrays, n_classes=2, l2=l2)):  # fmt: skip
-        there, back = fit(l2), fit(l2[::-1])
-        np.testing.assert_array_equal(there.held_out, back.held_out[::-1])
-        assert there.l2 == back.l2
+        forward, backward = fit(l2), fit(l2[::-1])
+        np.testing.assert_array_equal(forward.held_out, backward.held_out[::-1])
+        assert forward.l2 == backward.l2
 
 
-def test_the_test_part_chooses_nothing():
+def test_test_set_does_not_affect_fit():
     for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY),
                 lambda *a: ridge_probe(*a, n_classes=3)):  # fmt: skip
         one, other = fit(*ARRAYS), fit(*ARRAYS[:2], -ARRAYS[2], (ARRAYS[3] + 1) % 3)
@@ -115,8 +115,8 @@ def test_the_test_part_chooses_nothing():
         assert one.accuracy != other.accuracy
 
 
-def test_held_out_is_what_the_fit_had_not_seen():
-    """Returns the accuracy on the held-out part of a fit to the other part, in float64."""
+def test_held_out_accuracy_matches_fit_to_training_part():
+    """Compares with scikit-learn fits that do not see the held-out part."""
     probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=[0.01, 0.1], valid_share=0.3)
     order = np.asarray(jax.random.permutation(KEY, 300))
     valid = order < 90
@@ -130,7 +130,7 @@ def test_held_out_is_what_the_fit_had_not_seen():
 
 @pytest.fixture(params=["cpu", "default"])
 def platform(request, monkeypatch):
-    """Evaluates the form of the ridge probe for CPUs, and that for other platforms."""
+    """Runs the ridge probe for CPUs, and its implementation for other platforms."""
     module._ridge_probe.clear_cache()
     monkeypatch.setattr(
         jax.lax, "platform_dependent", lambda *args, **forms: forms[request.param](*args)
@@ -141,7 +141,7 @@ def platform(request, monkeypatch):
 
 @pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("l2", [1e-3, 0.1])
-def test_a_ridge_probe_solves_the_normal_equations(l2):
+def test_ridge_probe_solves_normal_equations(l2):
     probe = ridge_probe(*ARRAYS, n_classes=3, l2=l2)
     x = X[:300].astype(np.float64)
     z = (x - x.mean(0)) / x.std(0)
@@ -156,7 +156,7 @@ def test_a_ridge_probe_solves_the_normal_equations(l2):
 
 
 @pytest.mark.usefixtures("platform")
-def test_leaving_out_by_leverage_is_leaving_out():
+def test_leverage_formula_matches_leave_one_out_fits():
     """Leave-one-out fits, standardised with the statistics of all examples, in float64."""
     n, l2 = 40, [0.003, 0.3]
     arrays = tuple(map(jnp.asarray, (X[:n], Y[:n], X[300:], Y[300:])))
@@ -174,7 +174,7 @@ def test_leaving_out_by_leverage_is_leaving_out():
 
 
 @pytest.mark.usefixtures("platform")
-def test_hard_features():
+def test_probes_handle_ill_conditioned_features():
     """A constant feature, one of huge mean, nearly equal ones, and more features than rows."""
     rng = np.random.default_rng(1)
     x = np.column_stack(
@@ -194,8 +194,8 @@ def test_hard_features():
     )
     np.testing.assert_allclose(
         got, fitted + np.eye(3)[Y[:300]].mean(0), atol=0.02
-    )  # the large mean costs digits of the weights for features as given
-    assert np.abs(np.asarray(probe.kernel)[8]).max() < 1e-6  # of the constant
+    )  # the large mean reduces the precision of the weights for raw features
+    assert np.abs(np.asarray(probe.kernel)[8]).max() < 1e-6  # weights of the constant feature
     wide = np.column_stack([x[:60], rng.normal(size=(60, 100))]).astype(np.float32)
     few = tuple(map(jnp.asarray, (wide[:40], Y[:40], wide[40:], Y[40:60])))
     for fitted in (ridge_probe(*few, n_classes=3, l2=[1e-3, 1.0]),
@@ -203,7 +203,7 @@ def test_hard_features():
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fitted))
 
 
-def test_features_are_standard_up_to_rounding():
+def test_standardize_matches_float64():
     """Handles many rows with means far from 0, and features that differ only in the last digit."""
     rng, n = np.random.default_rng(0), 20_000
     x = np.column_stack([1000 + rng.random(n), np.full(n, 0.1)]).astype(np.float32)
@@ -218,7 +218,7 @@ def test_features_are_standard_up_to_rounding():
 
 
 @pytest.mark.parametrize(("rank", "shift"), [(20, 1e-3), (20, 10.0), (3, 1e-2), (0, 0.5)])
-def test_inverse_root_of_a_covariance(rank, shift):
+def test_inverse_root_matches_inverse_of_covariance(rank, shift):
     x = np.random.default_rng(0).normal(size=(50, rank)) @ np.ones((rank, 20))
     x += np.random.default_rng(1).normal(size=(50, rank)) @ np.eye(rank, 20)
     covariance = (x.T @ x / 50).astype(np.float32)
@@ -229,7 +229,7 @@ def test_inverse_root_of_a_covariance(rank, shift):
     np.testing.assert_allclose(root @ root.T, want, atol=2e-3 * np.abs(want).max())
 
 
-def test_inverse_root_of_a_singular_covariance():
+def test_inverse_root_of_singular_covariance_is_finite():
     """A shift below the rounding error is raised until the factorisation exists."""
     x = np.random.default_rng(0).normal(size=(500, 1)) @ np.ones((1, 64))
     x = (100 * x + np.random.default_rng(1).normal(size=(500, 64)) * 1e-3).astype(np.float32)
@@ -242,7 +242,7 @@ def test_inverse_root_of_a_singular_covariance():
     assert np.isnan(_logistic.inverse_root(jnp.asarray(covariance), jnp.float32(1e-7))).all()
 
 
-def test_probes_for_accelerators_have_no_eigendecomposition():
+def test_probes_on_accelerators_use_no_eigendecomposition():
     def lowered(function, *args):
         return jax.jit(function).trace(*args).lower(lowering_platforms=("tpu",)).as_text()
 
@@ -252,14 +252,14 @@ def test_probes_for_accelerators_have_no_eigendecomposition():
         assert "eigh" not in lowered(fit, *ARRAYS).lower()
 
 
-def test_rows_without_a_class_are_not_read():
+def test_ignores_rows_without_valid_label():
     labels = ARRAYS[1].at[::3].set(-1).at[1].set(3)
     kept = np.asarray((labels >= 0) & (labels < 3))
-    soiled = jnp.where(jnp.asarray(kept)[:, None], ARRAYS[0], jnp.nan)
+    corrupted = jnp.where(jnp.asarray(kept)[:, None], ARRAYS[0], jnp.nan)
     test_labels = ARRAYS[3].at[:50].set(-1)
-    given = soiled, labels, ARRAYS[2], test_labels
+    given = corrupted, labels, ARRAYS[2], test_labels
     few = X[:300][kept], np.asarray(labels)[kept]
-    # Traced: a concrete label beyond the classes is refused.
+    # Traced: a concrete label out of range is rejected.
     fit = jax.jit(lambda *a: linear_probe(*a, n_classes=3, key=KEY, l2=0.1, tolerance=1e-6))
     got, (kernel, bias) = fit(*given), np_logistic(*few, 0.1, 3)
     np.testing.assert_allclose(got.kernel, kernel, atol=2e-3 * np.abs(kernel).max())
@@ -276,17 +276,17 @@ def test_rows_without_a_class_are_not_read():
     assert got.accuracy == pytest.approx(float(want.accuracy))
 
 
-def test_features_with_nan_find_nothing():
+def test_nan_features_give_no_prediction():
     for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY, l2=0.1),
                 lambda *a: ridge_probe(*a, n_classes=3, l2=0.1)):  # fmt: skip
-        spoilt = fit(ARRAYS[0].at[7, 2].set(jnp.nan), *ARRAYS[1:])
-        assert spoilt.accuracy == 0
-        assert np.all(spoilt.predictions == -1)
+        with_nan = fit(ARRAYS[0].at[7, 2].set(jnp.nan), *ARRAYS[1:])
+        assert with_nan.accuracy == 0
+        assert np.all(with_nan.predictions == -1)
         one = fit(*ARRAYS[:2], ARRAYS[2].at[7, 2].set(jnp.nan), ARRAYS[3])
         assert np.sum(one.predictions == -1) == 1
 
 
-def test_under_transformations_and_in_half_precision():
+def test_supports_vmap_and_half_precision():
     def both(x, l2):
         probes = (
             linear_probe(x, *ARRAYS[1:], n_classes=3, key=KEY, l2=l2),
@@ -305,7 +305,7 @@ def test_under_transformations_and_in_half_precision():
     assert fitted.kernel.dtype == jnp.float32
 
 
-def test_numbers_compile_nothing():
+def test_hyper_parameters_do_not_recompile():
     before = module._linear_probe._cache_size()
     for i in (1, 2, 3):
         linear_probe(
@@ -329,7 +329,7 @@ def test_numbers_compile_nothing():
         ({"tolerance": 0.0}, "`tolerance` must lie in"),
     ],
 )
-def test_refusals(change, message):
+def test_rejects_invalid_arguments(change, message):
     names = ("features", "labels", "test_features", "test_labels")
     given = dict(zip(names, ARRAYS, strict=True)) | {"n_classes": 3, "key": KEY} | change
     with raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Metrics of single lists: against loops and scikit-learn, and by their laws."""
+"""Metrics of single lists, against loops and scikit-learn, and their properties."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def np_dcg(hits):
     return sum(1 / np.log2(i + 2) for i, hit in enumerate(hits) if hit)
 
 
-# The definitions as printed, for one list in Python numbers.
+# The published definitions for a single list, in plain Python.
 def best_from(h, i, k):
     """The best precision at rank i + 1 or a later one."""
     return max(sum(h[: j + 1]) / (j + 1) for j in range(i, k))
@@ -56,7 +56,7 @@ each_metric = pytest.mark.parametrize(("fn", "ref"), METRICS.values(), ids=METRI
     missed=st.integers(0, 30),
     k=st.sampled_from([1, 5, 8]),
 )
-def test_value(fn, ref, hits, missed, k):
+def test_matches_definition(fn, ref, hits, missed, k):
     n = max(sum(hits) + missed, 1)
     got = fn(jnp.array(hits), jnp.int32(n), k=k)
     assert got.dtype == jnp.float32
@@ -66,7 +66,7 @@ def test_value(fn, ref, hits, missed, k):
 
 @each_metric
 def test_ideal_and_empty_lists(fn, ref):
-    # 3 relevant items at the top of 10 ranks; then nothing found; then nothing to find.
+    # Three relevant items at the top of 10 ranks; no hits; no relevant items.
     hits = jnp.arange(10)[None] < jnp.array([[3], [0], [0]])
     got = fn(hits, jnp.array([3, 3, 0]), k=3)
     np.testing.assert_array_equal(got, [1, 0, 0])
@@ -84,7 +84,7 @@ def test_jit_vmap_and_batch_axes(fn, ref):
 
 
 @each_metric
-def test_an_array_of_cutoffs_gives_what_each_of_them_gives(fn, ref):
+def test_vmap_over_cutoffs_matches_single_cutoffs(fn, ref):
     hits = jax.random.bernoulli(jax.random.key(1), 0.4, (6, 9))
     n = jnp.sum(hits, -1) + jnp.arange(6)
     ks = jnp.array([1, 4, 9])
@@ -123,8 +123,8 @@ def test_auc_agrees_with_scikit_learn():
         np.testing.assert_allclose(got, roc_auc_score(relevant, scores), rtol=1e-6)
 
 
-def test_auc_at_its_edges():
-    million = jnp.int32(1_000_000)  # squared, it passes int32
+def test_auc_of_large_and_zero_counts():
+    million = jnp.int32(1_000_000)  # its square overflows int32
     assert metrics.auc(jnp.float32(2.5e11), million, million) == 0.75
     assert metrics.auc(jnp.float32(0), jnp.int32(3), jnp.int32(0)) == 0.5
     with raises((ValueError, TypeCheckError), match="n_irrelevant"):

@@ -1,4 +1,4 @@
-"""Quality of negatives, by hand."""
+"""Quality of sampled negatives, against direct means."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,21 +16,23 @@ from crl_jax.metrics import sampling_quality
         st.tuples(st.floats(0, 1, width=32), st.booleans(), st.booleans()), min_size=9, max_size=9
     )
 )
-def test_rates_are_those_of_the_kept(rows):
-    info, is_false, kept = (np.array(column) for column in zip(*rows, strict=True))
+def test_rates_match_means_over_valid_negatives(rows):
+    info, is_false, valid = (np.array(column) for column in zip(*rows, strict=True))
     got = sampling_quality(
-        jnp.asarray(info, jnp.float32), jnp.asarray(is_false), where=jnp.asarray(kept),
+        jnp.asarray(info, jnp.float32), jnp.asarray(is_false), where=jnp.asarray(valid),
         risk_lambda=2.5,
     )  # fmt: skip
-    if not kept.any():
+    if not valid.any():
         assert tuple(got) == (0, 0, 0)
         return
-    assert got.tnr == pytest.approx(np.mean(~is_false[kept]))
-    assert got.inf == pytest.approx(np.mean(np.where(is_false, -info, info)[kept]), abs=1e-6)
-    assert got.risk == pytest.approx(np.mean(np.where(is_false, info, -2.5 * info)[kept]), abs=1e-6)
+    assert got.tnr == pytest.approx(np.mean(~is_false[valid]))
+    assert got.inf == pytest.approx(np.mean(np.where(is_false, -info, info)[valid]), abs=1e-6)
+    assert got.risk == pytest.approx(
+        np.mean(np.where(is_false, info, -2.5 * info)[valid]), abs=1e-6
+    )
 
 
-def test_shapes_must_fit():
+def test_rejects_invalid_arguments():
     with raises(ValueError, match="`is_false` must have shape"):
         sampling_quality(jnp.ones(3), jnp.ones(2, bool))
     with raises(ValueError, match="`where` must have shape"):

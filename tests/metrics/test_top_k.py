@@ -1,4 +1,4 @@
-"""top_k against a stable NumPy sort, on both of its routes."""
+"""Top-k selection against a stable NumPy sort, on both of its code paths."""
 
 from functools import partial
 
@@ -31,7 +31,7 @@ def check(got, scores, k):
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (7, 7), (500, 20), (4096, 1), (4097, 32), (9001, 70)])
-def test_random_rows(n, k):
+def test_matches_stable_sort(n, k):
     scores = np.random.default_rng(n).normal(size=(5, n)).astype(np.float32)
     check(top_k(jnp.asarray(scores), k), scores, k)
 
@@ -64,7 +64,7 @@ def test_two_stages_are_exact_under_ties(scores, shape):
 
 @pytest.mark.parametrize("n", [50, 6000])
 @pytest.mark.parametrize("nan", [np.float32(np.nan), -np.float32(np.nan)])
-def test_a_nan_spoils_its_row_only(n, nan):
+def test_nan_only_affects_its_row(n, nan):
     scores = np.random.default_rng(0).normal(size=(3, n)).astype(np.float32)
     scores[1, n - 1] = nan
     values, indices = top_k(jnp.asarray(scores), 4)
@@ -85,42 +85,42 @@ def test_half_precision_batches_and_transformations(n):
         jax.tree.map(np.testing.assert_array_equal, other, got)
 
 
-def test_long_rows_take_one_stage_on_a_tpu():
+def test_long_rows_use_one_stage_on_tpu():
     scores = np.random.default_rng(0).choice(np.float32([0, -0.0, 1, -np.inf]), (3, 5003))
     with forms_for("tpu", module._select_from_long_rows):
         check(top_k(jnp.asarray(scores), 17), scores, 17)
-        spoilt = jnp.asarray(scores).at[1, 9].set(jnp.nan)
-        assert np.isnan(top_k(spoilt, 17)[0]).all(1).tolist() == [False, True, False]
+        with_nan = jnp.asarray(scores).at[1, 9].set(jnp.nan)
+        assert np.isnan(top_k(with_nan, 17)[0]).all(1).tolist() == [False, True, False]
     select = partial(top_k, k=17)
     assert "gather" in lowered_for("cpu", select, scores)
     assert "gather" not in lowered_for("tpu", select, scores)
 
 
 @pytest.mark.parametrize("k", [0, 6])
-def test_k_out_of_range(k):
+def test_rejects_k_out_of_range(k):
     with raises((ValueError, TypeCheckError), match=r"`k` must lie in \[1, 5\]"):
         top_k(jnp.zeros((2, 5)), k)
 
 
 @pytest.mark.parametrize(("n", "k"), [(7, 7), (4097, 32)])
-def test_the_approximate_one_is_exact_on_cpus(n, k):
+def test_approx_top_k_is_exact_on_cpu(n, k):
     scores = np.random.default_rng(n).normal(size=(5, n)).astype(np.float32)
     check(jax.jit(approx_top_k, static_argnums=(1, 2))(jnp.asarray(scores), k, 0.5), scores, k)
 
 
-def test_the_approximate_one_gives_no_rank_to_nan():
+def test_approx_top_k_returns_nan_for_rows_with_nan():
     scores = jnp.array([[1.0, jnp.nan, 3.0], [1.0, 2.0, 3.0]])
     values, _ = approx_top_k(scores, 2)
     np.testing.assert_array_equal(values, [[np.nan, np.nan], [3, 2]])
 
 
 @pytest.mark.parametrize("target", [0, 1.5, np.nan])
-def test_no_such_target(target):
+def test_rejects_recall_target_out_of_range(target):
     with raises(ValueError, match="`recall_target` must"):
         approx_top_k(jnp.ones(3), 2, target)
 
 
-def test_what_was_found_is_counted_whatever_its_order():
+def test_top_k_recall_ignores_order():
     exact = np.array([[3, 1, 2], [4, -1, -1], [0, 5, 6]])
     found = np.array([[2, 9, 3], [-1, -1, 4], [7, 8, 9]])
     assert top_k_recall(found, exact) == pytest.approx(3 / 7)
