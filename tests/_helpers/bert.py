@@ -14,7 +14,7 @@ TINY = BERT(
 
 
 def tokens(n=5, length=8, seed=0):
-    """Texts of different lengths; the first is full."""
+    """Returns padded texts of random lengths; the first one has full length."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(2, length + 1, n)
     lengths[0] = length
@@ -24,7 +24,7 @@ def tokens(n=5, length=8, seed=0):
 
 
 def published(settings=TINY, seed=0, dtype=np.float32):
-    """Random arrays as files of weights have them."""
+    """Returns random weights under the names of published checkpoints."""
     rng = np.random.default_rng(seed)
     width, inner = settings.width, settings.inner_width
     arrays = {}
@@ -55,7 +55,7 @@ def published(settings=TINY, seed=0, dtype=np.float32):
 
 
 def reference(arrays, settings, ids, mask):
-    """Vectors of the tokens by loops over texts and heads; texts without their fillers."""
+    """Returns the token embeddings of each text without padding, by loops over texts and heads."""
     w = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
 
     def linear(name, x):
@@ -89,7 +89,7 @@ def reference(arrays, settings, ids, mask):
 
 
 def leave(key, example):
-    """The augmentation of SimCSE: dropout makes the views."""
+    """Identity augmentation, as in SimCSE: dropout produces the views."""
     del key
     return example
 

@@ -1,4 +1,4 @@
-"""Contestant of the tests of processes; imports nothing that takes time to load."""
+"""Contestant for tests of benchmark processes; imports only the standard library, to load fast."""
 
 import itertools
 import os

@@ -1,11 +1,11 @@
-"""References of crops: Pillow, and the published rule for random boxes."""
+"""Reference crops: Pillow, and the published rule for random boxes."""
 
 import numpy as np
 from PIL import Image
 
 
 def pillow(x, box, size):
-    """Crop, then resize each channel in floats."""
+    """Crops, then resizes each channel in float32."""
     top, left, height, width = (int(n) for n in box)
     part = x[top : top + height, left : left + width]
     channels = [
@@ -16,7 +16,7 @@ def pillow(x, box, size):
 
 
 def simulated_box(rng, height, width, scale, ratio):
-    """The published rule, one try after the other."""
+    """Draws a box by the published rule, one attempt after another."""
     for _ in range(10):
         area = height * width * rng.uniform(*scale)
         shape = np.exp(rng.uniform(*np.log(ratio)))

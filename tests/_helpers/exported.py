@@ -1,4 +1,4 @@
-"""Export of functions of arrays with symbolic sizes."""
+"""Export of functions with symbolic array sizes."""
 
 import jax
 from jax import export
@@ -9,7 +9,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def symbolic(tree, **axes):
-    """Replaces sizes of the arrays of a tree by symbols: ``b=3`` is the symbol of each size 3."""
+    """Replaces array sizes in a tree by symbols: with ``b=3``, each size of 3 becomes ``b``."""
     symbols = dict(zip(axes.values(), export.symbolic_shape(", ".join(axes))))
 
     def shape_of(x):
@@ -21,7 +21,7 @@ def symbolic(tree, **axes):
 def exported(function, *args, **axes):
     """Exports a function of arrays for several platforms; ``axes`` as in :func:`symbolic`.
 
-    Symbolic sizes are no ``int``, which the checker of signatures would refuse.
+    The run-time type checker is disabled: it rejects symbolic sizes, which are not ``int``.
     """
     with unchecked():
         return export.export(jax.jit(function), platforms=PLATFORMS)(*symbolic(args, **axes))

@@ -13,7 +13,7 @@ from PIL import Image
 
 @contextlib.contextmanager
 def space(n):
-    """Limits the size of the files that the body writes to ``n`` bytes, as a full disk does."""
+    """Limits files that the body writes to ``n`` bytes, to simulate a full disk."""
     resource = pytest.importorskip("resource")  # Windows has none
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n, before[1]))
@@ -31,7 +31,7 @@ def write(path, content=""):
 
 
 def fill(folder, files):
-    """Writes files by their names relative to a folder, and returns the folder."""
+    """Writes files, named relative to a folder, and returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write(folder / name, content)
@@ -39,7 +39,7 @@ def fill(folder, files):
 
 
 def zipped(files, mode=0):
-    """A zip archive; ``mode`` is the type and the permissions of all members."""
+    """Returns a zip archive; ``mode`` is the type and the permissions of all members."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
@@ -50,7 +50,7 @@ def zipped(files, mode=0):
 
 
 def tarred(files, mode="w", kind=tarfile.REGTYPE, link=""):
-    """A tar archive, whose members may be links or devices."""
+    """Returns a tar archive, whose members may be links or devices."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode=mode) as archive:
         for name, content in files.items():
@@ -61,14 +61,14 @@ def tarred(files, mode="w", kind=tarfile.REGTYPE, link=""):
 
 
 def packed(path, files):
-    """Writes a zip or tar archive, by the ending of its name."""
+    """Writes a zip or tar archive, depending on the file extension."""
     modes = {".tar": "w", ".gz": "w:gz", ".tgz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"}
     content = zipped(files) if path.suffix == ".zip" else tarred(files, modes[path.suffix])
     return write(path, content)
 
 
 def encoded(pixels, form="PNG", **options):
-    """An image file of an array, of an image, or of a number: 2 × 2 grey pixels of this value."""
+    """Encodes an array or an image; a number gives 2 × 2 grey pixels of this value."""
     if isinstance(pixels, int):
         pixels = np.full((2, 2), pixels, np.uint8)
     image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels

@@ -32,10 +32,10 @@ def normalised(taken) -> np.ndarray:
 
 
 def heavy_and_empty() -> np.ndarray:
-    """Returns a matrix with a user of 46 items, an item of 20 users, and rows of many lengths.
+    """Returns a matrix with one user of 46 items, one item of 20 users, and varying row lengths.
 
-    Some users and items have no interactions. In layouts with `narrow_blocks`, the sums of pieces
-    of long rows are cut again.
+    Some users and items have no interactions. In layouts with `narrow_blocks`, the partial sums of
+    long rows are split again.
     """
     rng = np.random.default_rng(0)
     taken = np.zeros((24, 50), bool)

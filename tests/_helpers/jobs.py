@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 def batches_of(process, n_processes, pairs):
-    """Returns batches of 64 pairs, or one process's half of each; the second lacks the last."""
+    """Returns batches of 64 pairs, or one process's halves; the second process lacks the last."""
     import jax
     import numpy as np
 

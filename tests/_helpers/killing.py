@@ -1,12 +1,12 @@
-"""An exception that ends a training as a kill would, after its checkpoint."""
+"""Exception that simulates a killed training, raised after a checkpoint."""
 
 
 class Killed(Exception):
-    """Ends a training."""
+    """Raised to end a training."""
 
 
 def kill_at(epoch):
-    """A callback of history entries that ends the training at an epoch."""
+    """Returns a callback for history entries that ends the training at an epoch."""
 
     def kill(entry):
         if entry["epoch"] == epoch:

@@ -136,7 +136,7 @@ def oracle(pos, extra, neg, m, t, true_negative):
 def oracle_pairwise(pos, extra, neg, m, t, true_negative):
     ahead = (pos[..., None] - neg) / t
     kept = m & true_negative
-    near_one = np.log1p(-mean(sigmoid(-ahead), kept))  # keeps the digits of small losses
+    near_one = np.log1p(-mean(sigmoid(-ahead), kept))  # accurate for small losses
     return -np.where(near_one > -0.1, near_one, np.log(mean(sigmoid(ahead), kept)))
 
 
@@ -228,7 +228,7 @@ def reweighted_bpr(pos, extra, neg, m, t, exponent):
 
 
 SURROGATES = {
-    "tanh": lambda d: 2 * sigmoid(2 * d),  # 1 + tanh(d), with the digits of small values
+    "tanh": lambda d: 2 * sigmoid(2 * d),  # 1 + tanh(d), accurate for small values
     "relu": lambda d: np.maximum(1 + d, 0),
     "atan": lambda d: np.maximum(1 + np.arctan(d), 0),
 }
@@ -261,7 +261,7 @@ def variational(
 
 
 def adversarial(pos, extra, neg, m, t, radius):
-    """The dual of the maximum over distributions, a convex function of log(lambda)."""
+    """Minimises the dual of the maximum over distributions, which is convex in log(lambda)."""
     peak = np.where(m, neg, -np.inf).max(-1) / t
     x = np.exp(np.where(m, neg / t - column(peak), 0))
 

@@ -1,4 +1,4 @@
-"""The four commands of representation learning as a table, with flags of a small run of each."""
+"""Table of the four representation-learning commands, with flags of a small run of each."""
 
 import importlib
 import shlex
@@ -25,14 +25,13 @@ class Modality:
       name: The command.
       study: Name of its study.
       small: Flags of a small run; ``DATA`` is replaced by the folder of :func:`write_texts`.
-      sweep: A hyper-parameter that selects between runs, and two values.
-      best_epoch: Number of epochs of the stage whose score selects the point.
-      score: The score that selects the point.
+      sweep: A hyper-parameter to sweep, and two of its values.
+      score: The validation score that selects the best run.
       metric: A test metric.
-      columns: Columns that every entry of the history has.
+      columns: Columns of every history entry.
       metrics: Test metrics of a loss that weights negatives.
-      saved: File of the features or weights, and those of its arrays that a resumed run reproduces.
-      stages: Stages of a training, with their numbers of epochs.
+      saved: File of the features or weights, and its arrays that a resumed run reproduces.
+      stages: Stages of a training and their numbers of epochs.
       n_classes: Number of classes, balanced.
     """
 

@@ -27,7 +27,7 @@ def blocks(page: Path, *languages: str) -> list[str]:
 
 
 def _blocks(page: Path, *languages: str) -> list[tuple[str, int]]:
-    """Code blocks, and the number of lines before each."""
+    """Returns the code blocks and the number of lines before each."""
     pattern, text = rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", page.read_text()
     found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
     return [(match[1], text.count("\n", 0, match.start(1))) for match in found]

@@ -1,4 +1,4 @@
-"""The forms that functions take on other platforms."""
+"""Platform-dependent functions: running and lowering them for other platforms."""
 
 from contextlib import contextmanager
 from unittest import mock
@@ -8,7 +8,7 @@ import jax
 
 @contextmanager
 def forms_for(platform, *functions):
-    """Runs the forms for ``platform`` here; ``functions`` are the jitted ones that choose."""
+    """Selects the branches for ``platform``; the caches of the jitted ``functions`` are cleared."""
 
     def choose(*args, default, **forms):
         return forms.get(platform, default)(*args)
@@ -24,6 +24,6 @@ def forms_for(platform, *functions):
 
 
 def lowered_for(platform, function, *args):
-    """StableHLO of a jitted function for ``platform``."""
+    """Returns the StableHLO of a jitted function for ``platform``."""
     lowered = jax.jit(function).trace(*args).lower(lowering_platforms=(platform,))
     return lowered.as_text()

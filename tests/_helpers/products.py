@@ -1,4 +1,4 @@
-"""Products of the default precision: their count in a program, and their values on a TPU."""
+"""Default-precision products: their count in a program, and their values on a TPU."""
 
 from collections.abc import Iterator
 
@@ -16,10 +16,10 @@ def default_products(function, *args) -> int:
 
 
 def with_tpu_products(function):
-    """Returns the function with the products of a TPU: float32 operands are rounded to bfloat16.
+    """Emulates the products of a TPU in a function: float32 operands are rounded to bfloat16.
 
-    Products in full precision are unchanged. The function is traced and interpreted; a derivative
-    must be inside of it.
+    Products in full precision are unchanged. The function is traced and interpreted, so derivatives
+    must be taken inside it.
     """
 
     def rounded(*args):
@@ -70,7 +70,7 @@ def _bind(eqn, args):
         args = [lax.reduce_precision(x, 8, 7) for x in args]
     elif any(map(_count, inner)):
         if eqn.primitive.name not in _CONTROL_FLOW:
-            # A call, such as of jit, checkpoint or a function with a custom gradient.
+            # A call primitive, such as jit, checkpoint or a custom gradient.
             (jaxpr,) = inner
             return _evaluate(
                 jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ()), args
@@ -83,7 +83,7 @@ def _bind(eqn, args):
 
 
 def _rewrite(value):
-    """Rewrites the programs among the parameters of control flow."""
+    """Rewrites the jaxprs in the parameters of control-flow primitives."""
     if isinstance(value, tuple | list):
         return type(value)(map(_rewrite, value)) if any(_jaxprs(value)) else value
     if not isinstance(value, ClosedJaxpr):

@@ -19,12 +19,12 @@ as_users_do = partial(
 
 @partial(jax.jit, static_argnums=0, static_argnames=("train", "method"))
 def apply(network, params, rest, *args, train=False, method="__call__"):
-    """``network.apply`` as one program: XLA compiles each operation of eager code on its own."""
+    """Calls ``network.apply`` as one program; eager code compiles each operation separately."""
     return network.apply(params, rest, *args, train=train, method=method)
 
 
 def initial(network, seed=0):
-    """Initial variables of a network."""
+    """Returns the initial variables of a network."""
     return jax.jit(network.init)(jax.random.key(seed))
 
 

@@ -114,7 +114,7 @@ def epoch_of(
     log, *, key=None, params=None, weight=None, number=0, learning_rate=1e-30, weight_decay=0.0,
     rule=None, encoder=None, dim=3, loss=losses.bpr, by_user=None, by_rows=False, **flat,
 ):  # fmt: skip
-    """Runs one epoch, by default with a negligible step: state before, state after, report."""
+    """Runs one epoch, by default with a negligible step; returns the states and the report."""
     encoder = encoder or models.MatrixFactorization(log.n_users, log.n_items, dim)
     plan = {"batch_size": 24, **{name: flat.pop(name) for name in OF_PLAN if name in flat}}
     plan = train.TrainConfig(**plan)

@@ -1,4 +1,4 @@
-"""Errors that tests expect, raised by the function and not by the run-time checker."""
+"""Expected errors of the functions themselves, not of the run-time type checker."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from jaxtyping import TypeCheckError
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Disables the checker of signatures."""
+    """Disables the run-time type checker."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
@@ -22,12 +22,12 @@ def unchecked() -> Iterator[None]:
 
 @contextmanager
 def raises(*args: Any, **kwargs: Any) -> Iterator[Any]:
-    """``pytest.raises`` of an error of the function itself."""
+    """Calls ``pytest.raises`` with the run-time type checker disabled."""
     with unchecked(), pytest.raises(*args, **kwargs) as caught:  # noqa: PT010
         yield caught
 
 
 def refused(name, message=""):
-    """``raises`` of an error that names the argument, and says ``message`` if it is ours."""
+    """Expects an error that names the argument, followed by ``message`` if it is our own error."""
     of_checker = f"whilst typechecking parameter '{name}'"
     return raises((ValueError, TypeCheckError), match=f"`{name}`{message}|{of_checker}")

@@ -13,7 +13,7 @@ OCCUPATIONS = ["writer", "artist", "other"]
 
 
 def write_dataset(path):
-    """Writes a log in MovieLens's format with original ids, and a split with ids by appearance.
+    """Writes a log in MovieLens format with original ids, and a split with ids by appearance.
 
     Ratings in the split are from 1 to 5.
     """

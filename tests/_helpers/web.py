@@ -1,4 +1,4 @@
-"""A server of given bytes, for tests of downloads."""
+"""HTTP server of fixed content, for tests of downloads."""
 
 import threading
 from contextlib import contextmanager, suppress
@@ -7,10 +7,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 @contextmanager
 def server():
-    """Serves given bytes and counts the requests.
+    """Serves fixed content and counts the requests.
 
-    Yields ``start(content, path, declared=None)``, which returns the URL and the state; a length
-    other than that of the content may be declared.
+    Yields ``start(content, path, declared=None)``, which returns the URL and the state;
+    ``declared`` overrides the Content-Length.
     """
     state = {"content": b"", "requests": 0, "declared": None}
 
