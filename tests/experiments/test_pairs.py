@@ -52,12 +52,12 @@ def photographs(tmp_path_factory):
     return folder
 
 
-settled = partial(prepare, Pairs())
+prepare_pairs = partial(prepare, Pairs())
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss_gets_its_numbers(loss):
-    config, problem = settled([*SMALL, "--loss", loss])
+def test_every_loss_gets_its_hyperparams(loss):
+    config, problem = prepare_pairs([*SMALL, "--loss", loss])
     task, entry = task_of(Pairs(), config, problem), LOSSES[loss]
     assert task.loss_fn is entry.loss
     assert {*task.hyperparams} == {*entry.hyperparams}  # temperature is learned
@@ -67,9 +67,9 @@ def test_every_loss_gets_its_numbers(loss):
     assert SCHEMA.from_json(to_json(config), Path("config.json")) == config
 
 
-def test_flags_reach_the_task():
+def test_flags_reach_task():
     flags = "--exclude-equal True --tile 32 --crop 0.5 --flip 0.25 --length 7 --loss siglip"
-    config, problem = settled([*SMALL, *flags.split(), "--learn-temperature", "False"])
+    config, problem = prepare_pairs([*SMALL, *flags.split(), "--learn-temperature", "False"])
     task = task_of(Pairs(), config, problem, {"temperature": 0.2, "bias": -3.0})
     assert (task.exclude_equal, task.tile, task.bias) == (True, 32, -3.0)
     assert task.hyperparams == {"temperature": 0.2}
@@ -79,9 +79,9 @@ def test_flags_reach_the_task():
     assert (task.bias, task.hyperparams["temperature"]) == (-10.0, 0.1)
 
 
-def test_sogclip_has_a_state_per_pair():
+def test_sogclip_task_takes_flags_and_number_of_pairs():
     flags = "--loss sogclip --gamma 0.5 --false-negative-share 0.02 --warm-up-epochs 3"
-    config, problem = settled([*SMALL, *flags.split(), "--learn-temperature", "False"])
+    config, problem = prepare_pairs([*SMALL, *flags.split(), "--learn-temperature", "False"])
     task = task_of(Pairs(), config, problem)
     assert isinstance(task, tasks.SogCLIP)
     assert (task.gamma, task.false_negative_share, task.warm_up) == (0.5, 0.02, 3)
@@ -97,28 +97,28 @@ def captioned(of_text, groups=None, n=3):
     )
 
 
-def test_a_caption_is_one_of_the_images_own():
+def test_draw_caption_covers_exactly_own_captions():
     """Texts may be in any order, with a different number per image."""
     of_text = [1, 0, 2, 1, 1]
     ids = np.arange(5, dtype=np.int32)[:, None] * np.ones((1, 3), np.int32)
     part = Part(captioned(of_text), Tokens(ids, ids >= 0))
     captions = jax.tree.map(jnp.asarray, part.captions)
-    drawn = [
+    samples = [
         jax.vmap(draw_caption)(jax.random.split(jax.random.key(i), 3), captions).ids[:, 0]
         for i in range(40)
     ]
-    seen = [set(np.array(drawn)[:, image].tolist()) for image in range(3)]
+    seen = [set(np.array(samples)[:, image].tolist()) for image in range(3)]
     assert seen == [{1}, {0, 3, 4}, {2}]
 
 
-def test_recall_by_hand():
+def test_retrieval_metrics_match_hand_computed_values():
     """Two images are equal, so the text of either is relevant to both."""
     eye = np.eye(3)
     images = jnp.asarray([eye[0], eye[1], eye[2]])
     texts = jnp.asarray([eye[0] + 0.1 * eye[1], eye[0] + 0.5 * eye[2], eye[0]])
     test = captioned([0, 1, 2], [7, 7, 8])
     learned = SimpleNamespace()
-    named, by_query = evaluate_retrieval(
+    metrics, by_query = evaluate_retrieval(
         EmbeddedTestPart(learned, test, images, texts, SimpleNamespace())
     )  # pyright: ignore
     # Texts 0 and 1 are nearest to image 0, which is correct. So is text 2; images 2 and 1 tie.
@@ -126,29 +126,29 @@ def test_recall_by_hand():
     # Image 0 ranks text 2 above its own; image 1 ranks the relevant text 0 first; image 2 ranks the
     # wrong text 1 first.
     assert by_query[:3].tolist() == [1 / 2, 1, 1 / 3]
-    assert named["text_to_image_recall@1"] == pytest.approx(2 / 3)
-    assert named["image_to_text_recall@1"] == pytest.approx(1 / 3)
-    assert named["image_to_text_rank"] == 2
-    assert named["chance_recall@1"] == pytest.approx(5 / 9)  # 2/3, 2/3 and 1/3
-    assert named["chance_recall@10"] == 1
+    assert metrics["text_to_image_recall@1"] == pytest.approx(2 / 3)
+    assert metrics["image_to_text_recall@1"] == pytest.approx(1 / 3)
+    assert metrics["image_to_text_rank"] == 2
+    assert metrics["chance_recall@1"] == pytest.approx(5 / 9)  # 2/3, 2/3 and 1/3
+    assert metrics["chance_recall@10"] == 1
 
 
-def test_chance_is_that_of_random_orders():
+def test_chance_recall_matches_random_permutations():
     rng = np.random.default_rng(0)
     query_ids, answer_ids = np.array([0, 1, 2, 9, -1]), np.array([0, 0, 0, 1, 2, 2, 3, -1, -1])
-    drawn = np.array([rng.permutation(answer_ids)[:3] for _ in range(20_000)])
-    want = np.mean([(drawn == query).any(axis=1).mean() for query in (0, 1, 2)])
+    samples = np.array([rng.permutation(answer_ids)[:3] for _ in range(20_000)])
+    want = np.mean([(samples == query).any(axis=1).mean() for query in (0, 1, 2)])
     assert chance(query_ids, answer_ids, 3) == pytest.approx(want, abs=0.01)
 
 
-def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
+def test_zero_shot_classes_use_distinct_training_texts(monkeypatch):
     """Repeated texts count once."""
     pixels = np.zeros((4, 2, 2, 1), np.uint8)
     of_text = np.arange(4, dtype=np.int32)
-    told = CaptionedImages(pixels, ("a", "b", "b", "c"), of_text, np.int32([5, 5, 5, 6]))
-    angles = np.array([0.0, 1.0, 1.0, -1.0])  # of the texts in the plane; class 5 is at 0.5 rad
+    train_images = CaptionedImages(pixels, ("a", "b", "b", "c"), of_text, np.int32([5, 5, 5, 6]))
+    angles = np.array([0.0, 1.0, 1.0, -1.0])  # text angles in the plane; class 5 is at 0.5 rad
     ids = np.arange(4, dtype=np.int32)[:, None]
-    part = Part(told, Tokens(ids, ids >= 0))
+    part = Part(train_images, Tokens(ids, ids >= 0))
 
     def embedded(learned, images, tokens):
         own = angles[tokens.ids[:, 0]]
@@ -164,18 +164,18 @@ def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
     assert evaluate_classes(unknown, part) == {}
 
 
-def test_of_photographs_nobody_knows_which_are_equal(photographs):
+def test_ungrouped_images_omit_false_negatives_and_zero_shot(photographs):
     flags = [*SMALL, "--data", str(photographs), "--batch-size", "16", "--loss", "bayesian"]
-    config, problem = settled([*flags, "--alpha-from", "views"])
+    config, problem = prepare_pairs([*flags, "--alpha-from", "views"])
     assert config.objective.tau_plus == 0.01
     assert not isinstance(Pairs().batches(config, problem, "final").data, tasks.LabelledExamples)
     images, texts = jnp.eye(8), jnp.eye(8)[problem.test.captioned.image_of_text]
     found = EmbeddedTestPart(
         SimpleNamespace(), problem.test.captioned, images, texts, problem.encoder
     )  # pyright: ignore
-    named, by_query, _ = evaluate_pairs(found, problem, LOSSES["bayesian"])
-    assert not {"false_negatives", "zero_shot"} & named.keys()
-    assert named["chance_recall@1"] == pytest.approx(1 / 8)
+    metrics, by_query, _ = evaluate_pairs(found, problem, LOSSES["bayesian"])
+    assert not {"false_negatives", "zero_shot"} & metrics.keys()
+    assert metrics["chance_recall@1"] == pytest.approx(1 / 8)
     assert by_query.tolist() == [1] * (8 + len(texts))
 
 
@@ -192,8 +192,8 @@ def weights(tmp_path):
 OWN = ["--width", "4", "--text-heads", "3"]
 
 
-def test_a_network_of_texts_may_start_from_published_weights(weights):
-    config, problem = settled([*OWN, "--length", "6", "--weights", str(weights)])
+def test_text_encoder_loads_published_weights(weights):
+    config, problem = prepare_pairs([*OWN, "--length", "6", "--weights", str(weights)])
     params, _ = jax.jit(task_of(Pairs(), config, problem).init)(jax.random.key(0))
     loaded = models.load_bert(weights, n_heads=3)
     jax.tree.map(np.testing.assert_array_equal, params["second"]["backbone"], loaded.params)
@@ -209,7 +209,7 @@ def test_a_network_of_texts_may_start_from_published_weights(weights):
         ([], "expected the 40 pieces of"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(flags, message, weights, capsys):
+def test_rejects_incompatible_weights(flags, message, weights, capsys):
     vocabulary = weights.parent / "vocab.txt"
     if not flags:
         vocabulary.write_text(vocabulary.read_text() + "\none more")
@@ -223,14 +223,14 @@ def test_weights_that_do_not_fit_are_refused(flags, message, weights, capsys):
 @pytest.mark.parametrize(
     "flags", [["--exclude-equal", "True"], ["--loss", "bayesian", "--alpha-from", "labels"]]
 )
-def test_flags_that_need_equal_images_are_refused(flags, photographs, capsys):
+def test_rejects_flags_that_need_image_groups(flags, photographs, capsys):
     data = ["--data", str(photographs), "--batch-size", "16"]
     assert main([*SMALL, *data, *flags]) == 2
     assert f"{' '.join(flags[-2:])} requires groups of equal images" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-def test_a_folder_without_a_validation_part_is_refused(photographs, capsys):
+def test_rejects_folder_without_validation_part(photographs, capsys):
     (photographs / "dev.txt").rename(photographs / "away")
     try:
         assert main(["--data", str(photographs)]) == 2
@@ -239,8 +239,8 @@ def test_a_folder_without_a_validation_part_is_refused(photographs, capsys):
     assert "has no part for validation: a file dev.txt" in capsys.readouterr().err
 
 
-def test_views_are_of_the_library():
-    config, problem = settled(SMALL)
+def test_view_is_plain_image_and_batches_are_labelled():
+    config, problem = prepare_pairs(SMALL)
     task = task_of(Pairs(), config, problem)
     image = problem.train.captioned.images[0]
     view = jax.jit(task.augment_first)(jax.random.key(0), image)

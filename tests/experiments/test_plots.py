@@ -31,7 +31,7 @@ def line(axes, label: str):
     return found
 
 
-def test_curves_bear_the_numbers_they_were_trained_with():
+def test_curve_labels_show_hyperparams_and_seeds():
     figure = curves(history(6, 5, "search", "final"), "bpr, ml-100k", POINTS, choice(), LEARNED)
     loss, score = figure.axes
     # With two seeds per point, runs 2 and 3 belong to the second point.
@@ -44,11 +44,11 @@ def test_curves_bear_the_numbers_they_were_trained_with():
     )
     short = np.asarray(line(loss, "search: lr=0.01, epochs=2 (2 seeds)").get_ydata(), float)
     np.testing.assert_array_equal(short, [4, 4, np.nan, np.nan, np.nan])
-    named = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert {second, "final: training data", "chosen: epoch 3"} <= named
+    legend_labels = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {second, "final: training data", "chosen: epoch 3"} <= legend_labels
 
 
-def test_the_chosen_epoch_is_marked_and_the_data_are_named():
+def test_figure_marks_chosen_epoch_and_names_dataset():
     figure = curves(history(3, 5, "search"), "bpr, ml-100k", POINTS, choice(), LEARNED)
     assert "ml-100k" in figure.get_suptitle()
     for axes in figure.axes:
@@ -56,16 +56,16 @@ def test_the_chosen_epoch_is_marked_and_the_data_are_named():
         assert axes.get_legend() is None
 
 
-def test_without_a_search_there_is_the_loss_alone():
+def test_plots_only_loss_without_search():
     figure = curves(history(2, 5, "final", "use"), "bpr, ml-100k", [{}], choice(0, 5), LEARNED)
     (loss,) = figure.axes
     assert loss.get_ylabel() == "loss"
-    named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sorted(named) == ["final: training data", f"use: {LEARNED['use']}"]
+    legend_labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(legend_labels) == ["final: training data", f"use: {LEARNED['use']}"]
 
 
 @pytest.mark.parametrize("n_epochs", [1, 2, 3, 40])
-def test_epochs_are_whole(n_epochs):
+def test_epoch_ticks_are_integers(n_epochs):
     figure = curves(history(1, n_epochs, "search", "use"), "bpr", [{}], choice(0, 1), LEARNED)
     for axes in figure.axes:
         ticks = axes.get_xticks()
@@ -74,8 +74,8 @@ def test_epochs_are_whole(n_epochs):
     assert marked == [n_epochs == 1] * 2  # a line of one point is invisible
 
 
-def test_of_many_points_the_chosen_one_is_named():
+def test_legend_names_only_chosen_of_many_points():
     points = [{"lr": float(i)} for i in range(20)]
     figure = curves(history(20, 3, "search"), "bpr", points, choice(7, 2), LEARNED)
-    named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sorted(named) == ["chosen: epoch 2", "search: lr=7", "search: other points"]
+    legend_labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(legend_labels) == ["chosen: epoch 2", "search: lr=7", "search: other points"]

@@ -42,7 +42,7 @@ T4 = preset_of(device("gpu", "Tesla T4"))
         ("METAL", "T1", "other GPU"),
     ],
 )
-def test_a_device_has_a_preset(platform, kind, name):
+def test_preset_matches_device_kind(platform, kind, name):
     assert preset_of(device(platform, kind)).name == name
     assert preset_of().name == "CPU"
 
@@ -59,7 +59,7 @@ def test_a_device_has_a_preset(platform, kind, name):
         (8, 10**9, 16, 1e12, 1024),
     ],
 )
-def test_the_batch_size_has_limits(growth, n, epochs, size, want):
+def test_auto_batch_size_respects_limits(growth, n, epochs, size, want):
     preset = replace(T4, growth=growth, memory=16)
     assert auto_batch_size(preset, 1024, n, epochs, size) == want
 
@@ -72,14 +72,14 @@ def t4(monkeypatch):
 
 
 @pytest.mark.parametrize("flags", [[], ["--loss", "info_nce"], ["--encoder", "lightgcn"]])
-def test_on_a_cpu_it_is_the_default(ratings, flags):
+def test_auto_batch_size_is_default_on_cpu(ratings, flags):
     flags = ["--data", str(ratings), "--loss", "bpr", *flags]
     auto, _ = prepare(Recommend(), [*flags, "--batch-size", "auto"])
     assert auto == prepare(Recommend(), flags)[0]
 
 
 @pytest.mark.usefixtures("t4")
-def test_on_an_accelerator_it_grows_with_the_learning_rate(ratings):
+def test_auto_batch_size_scales_learning_rate_on_accelerator(ratings):
     flags = ["--data", str(ratings), "--loss", "bpr"]
     default, problem = prepare(Recommend(), flags)
     n = len(problem.train)
@@ -91,14 +91,14 @@ def test_on_an_accelerator_it_grows_with_the_learning_rate(ratings):
     assert rates[1] == 2 * rates[0]
     numbers = {"lr": np.array([0.1]), "seeds": np.array([0])}
     assert scaled_rates(config, numbers) == {"lr": pytest.approx([0.2]), "seeds": [0]}
-    said = list(Recommend().describe_data(config, problem))
-    assert "4,096 interactions per step; learning rates × 2" in said
+    description = list(Recommend().describe_data(config, problem))
+    assert "4,096 interactions per step; learning rates × 2" in description
     again = Recommend().prepare(config, problem)
     assert again.training == config.training
 
 
 @pytest.mark.usefixtures("t4")
-def test_each_loss_of_a_search_has_its_own(ratings):
+def test_search_over_losses_keeps_auto_batch_size(ratings):
     config, problem = prepare(Recommend(), ["--data", str(ratings), "--batch-size", "auto"])
     assert config.training.batch_size == "auto"
     assert "batch size by the loss, at most 4 × its default" in Recommend().describe_data(
@@ -108,7 +108,7 @@ def test_each_loss_of_a_search_has_its_own(ratings):
     assert SCHEMA.from_json(stored, Path("config.json")) == config
 
 
-def test_other_words_are_refused(ratings, capsys):
+def test_rejects_invalid_batch_sizes(ratings, capsys):
     assert main(["--data", str(ratings), "--batch-size", "0"]) == 2
     assert (
         "--batch-size must be a whole number in [1, 2147483647], or auto" in capsys.readouterr().err

@@ -38,13 +38,13 @@ def pairs(*parts):
     }
 
 
-def test_a_given_test_part_is_kept(folder):
+def test_keeps_given_test_part(folder):
     problem = load_problem(DataOptions(str(folder)))
     assert pairs(problem.test) == TEST
     assert pairs(problem.train, problem.valid) == set(PAIRS) - TEST
 
 
-def test_no_validation_part_leaves_all_to_learn_from(folder):
+def test_zero_valid_fraction_trains_on_all_but_test_part(folder):
     problem = load_problem(DataOptions(str(folder), valid_fraction=0.0))
     assert problem.valid is None
     assert pairs(problem.train) == pairs(problem.known) == set(PAIRS) - TEST
@@ -56,7 +56,7 @@ def test_no_validation_part_leaves_all_to_learn_from(folder):
     assert pairs(problem.held_out(part)) == TEST
 
 
-def test_a_given_validation_part_is_not_passed_over_in_silence(folder):
+def test_keeps_given_validation_part_and_rejects_fraction_0(folder):
     write(folder / "valid.csv", sorted(TEST)[:20])
     assert pairs(load_problem(DataOptions(str(folder))).valid) == set(sorted(TEST)[:20])
     with raises(ValueError, match=r"--valid-fraction 0: --data .* has its own validation part"):
@@ -64,7 +64,7 @@ def test_a_given_validation_part_is_not_passed_over_in_silence(folder):
 
 
 @pytest.mark.parametrize("split", ["ratio", "clean", "leave_k_out"])
-def test_a_named_split_cuts_all_anew_and_says_so(folder, split):
+def test_split_flag_resplits_all_data_with_warning(folder, split):
     with pytest.warns(UserWarning, match=f"--split {split} merges the given parts of .* again"):
         problem = load_problem(DataOptions(str(folder), split=split))
     assert pairs(problem.test) != TEST
@@ -77,7 +77,7 @@ def test_a_named_split_cuts_all_anew_and_says_so(folder, split):
 
 @pytest.mark.filterwarnings("ignore:--split")
 @pytest.mark.parametrize("split", ["ratio", "clean", "leave_k_out"])
-def test_the_seed_of_the_split_is_a_flag(folder, split):
+def test_split_seed_determines_test_part(folder, split):
     def test_part(seed):
         options = DataOptions(str(folder), split=split, split_seed=seed)
         return pairs(load_problem(options).test)
@@ -85,13 +85,13 @@ def test_the_seed_of_the_split_is_a_flag(folder, split):
     assert test_part(1) == test_part(1) != test_part(2)
 
 
-def test_parts_in_two_files_are_not_cut(folder):
+def test_rejects_split_with_test_data(folder):
     options = DataOptions(str(folder / "train.csv"), folder / "test.csv", split="ratio")
     with raises(ValueError, match="--test-data gives the test part; omit --split"):
         load_problem(options)
 
 
-def test_columns_are_told_and_may_be_positions(tmp_path):
+def test_reports_columns_and_accepts_positions(tmp_path):
     path = tmp_path / "log.csv"
     write(path, PAIRS)
     (columns,) = load_problem(DataOptions(str(path))).columns
@@ -101,7 +101,7 @@ def test_columns_are_told_and_may_be_positions(tmp_path):
     assert pairs(problem.train, problem.valid, problem.test) == set(PAIRS)
 
 
-def test_parts_without_ratings_join_in_silence(folder, recwarn):
+def test_parts_without_ratings_join_without_warning(folder, recwarn):
     (folder / "test.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in TEST))
     problem = load_problem(DataOptions(str(folder)))
     recwarn.clear()
@@ -111,7 +111,7 @@ def test_parts_without_ratings_join_in_silence(folder, recwarn):
 
 
 @pytest.mark.parametrize("min_rating", [None, 3.0])
-def test_a_test_rating_selects_the_relevant_test_items_only(folder, min_rating):
+def test_test_rating_selects_only_relevant_test_items(folder, min_rating):
     options = DataOptions(str(folder), test_rating=4.0, min_rating=min_rating)
     problem = load_problem(options)
 
@@ -128,7 +128,7 @@ def test_a_test_rating_selects_the_relevant_test_items_only(folder, min_rating):
 
 
 @pytest.mark.usefixtures("quick_compiles")
-def test_metrics_among_exposed_items_rank_the_test_part(folder):
+def test_exposed_metrics_match_numpy_reference(folder):
     problem = load_problem(DataOptions(str(folder), test_rating=4.0))
     sides = problem.known.n_users, problem.known.n_items
     users, items = (RNG.normal(size=(n, 3)).astype(np.float32) for n in sides)
@@ -148,7 +148,7 @@ def test_metrics_among_exposed_items_rank_the_test_part(folder):
     assert "exposed_coverage@5" not in found
 
 
-def test_a_test_rating_that_does_not_fit_is_refused(folder):
+def test_rejects_invalid_test_rating(folder):
     with raises(ValueError, match="--test-rating 6: the highest rating in the test part .* is 5"):
         load_problem(DataOptions(str(folder), test_rating=6.0))
     (folder / "test.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in TEST))
@@ -157,7 +157,7 @@ def test_a_test_rating_that_does_not_fit_is_refused(folder):
     assert load_problem(DataOptions(str(folder))).exposed_layout is None
 
 
-def written(path, ratings):
+def write_ratings(path, ratings):
     rows = [f"{n % 20},{n // 20},{rating}" for n, rating in enumerate(ratings)]
     path.write_text("\n".join(["user,item,rating", *rows]) + "\n")
     return str(path)
@@ -173,17 +173,17 @@ def written(path, ratings):
          "--min-rating 3 keeps all"),
     ],
 )  # fmt: skip
-def test_unused_ratings_are_reported(tmp_path, ratings, message):
-    path = written(tmp_path / "train.csv", ratings)
+def test_warns_about_unused_ratings(tmp_path, ratings, message):
+    path = write_ratings(tmp_path / "train.csv", ratings)
     (tmp_path / "test.csv").write_text("user,item,rating\n0,0,5\n1,99,1\n")
     with pytest.warns(DataWarning, match=message):
         load_problem(DataOptions(path, tmp_path / "test.csv"))
 
 
 @pytest.mark.filterwarnings("error::crl_jax.data.DataWarning")
-def test_used_or_equal_ratings_are_not_reported(tmp_path):
-    path = written(tmp_path / "log.csv", [1, 2, 3, 4, 5] * 20)
+def test_does_not_warn_about_used_or_equal_ratings(tmp_path):
+    path = write_ratings(tmp_path / "log.csv", [1, 2, 3, 4, 5] * 20)
     for options in ({"min_rating": 1.0}, {"test_rating": 4.0}, {"rating_col": ""},
                     {"split": "clean"}):  # fmt: skip
         load_problem(DataOptions(path, **options))
-    load_problem(DataOptions(written(tmp_path / "log.csv", [1] * 100)))
+    load_problem(DataOptions(write_ratings(tmp_path / "log.csv", [1] * 100)))

@@ -37,7 +37,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_job(command, *flags, second=None) -> tuple[list[subprocess.Popen], list[tuple[str, str]]]:
-    """Runs both processes of a job; returns them, and what each printed."""
+    """Runs both processes of a job; returns them and their outputs."""
     run, joint = ["-m", command.__name__], f"2@localhost:{free_port()}"
     jobs = start(
         [*python, *flags, "--processes", f"{i}/{joint}"]
@@ -51,25 +51,25 @@ def values(folder, *names):
     return {name: found[name] for name in names}
 
 
-def check_job(ended, mesh):
-    jobs, said = ended
-    assert [job.returncode for job in jobs] == [0, 0], said
-    assert f"on 8 × cpu (cpu), {mesh}, 2 processes" in one_line(said[0][0])
-    assert "loss" not in said[1][0]  # the second prints nothing but library output
+def check_job(result, mesh):
+    jobs, output = result
+    assert [job.returncode for job in jobs] == [0, 0], output
+    assert f"on 8 × cpu (cpu), {mesh}, 2 processes" in one_line(output[0][0])
+    assert "loss" not in output[1][0]  # the second prints nothing but library output
 
 
 @pytest.mark.slow
-def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
+def test_job_ends_when_process_is_killed_and_resumes(ratings, tmp_path):
     """The result equals that of one process, and is restored on another mesh."""
     flags = ["--data", str(ratings), *shlex.split(
         "--valid-fraction 0 --batch-size 64 --dim 8 --encoder lightgcn --loss bayesian --epochs 3 "
         "--eval-every 1 --checkpoint-seconds 0 --mesh data=2,table=4"
     )]  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "two"
-    jobs, said = run_job(recommend, *flags, "--out", str(two), second=["-c", KILLED])
+    jobs, output = run_job(recommend, *flags, "--out", str(two), second=["-c", KILLED])
     assert jobs[0].returncode not in (0, None)
-    said = said[0][1]
-    assert "not all processes work any more" in one_line(said) or "another task died" in said
+    output = output[0][1]
+    assert "not all processes work any more" in one_line(output) or "another task died" in output
     assert not (two / "metrics.json").exists()
     check_job(run_job(recommend, "--resume", str(two), *flags[-2:]), "data=2, table=4")
     assert recommend.main([*flags, "--out", str(one)]) == 0
@@ -84,40 +84,40 @@ def test_a_job_with_a_killed_process_ends_and_goes_on(ratings, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [jax.errors.JaxRuntimeError, ValueError])
-def test_a_process_says_that_another_has_ended(kind, monkeypatch, capsys):
+def test_reports_that_another_process_ended(kind, monkeypatch, capsys):
     """JAX raises either: with one CPU device per process, errors of Gloo are a ``ValueError``."""
-    said = "UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [::1]:27550"
+    output = "UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [::1]:27550"
 
     def command():
-        raise kind(said)
+        raise kind(output)
 
-    left = []
+    exit_codes = []
     monkeypatch.setattr(_command, "joined", lambda: True)
     monkeypatch.setattr(_command, "advice", lambda: "Go on with: it")
-    monkeypatch.setattr(os, "_exit", left.append)
+    monkeypatch.setattr(os, "_exit", exit_codes.append)
     _command.run(command, {})
-    assert left == [2]
-    want = f"error: not all processes work any more: {said}. Go on with: it"
+    assert exit_codes == [2]
+    want = f"error: not all processes work any more: {output}. Go on with: it"
     assert one_line(capsys.readouterr().err) == want
 
 
 @pytest.mark.slow
-def test_a_terminated_process_does_not_train_to_the_end(ratings, tmp_path):
+def test_sigterm_ends_job_before_training_finishes(ratings, tmp_path):
     flags = ["--data", str(ratings), *shlex.split(
         "--valid-fraction 0 --batch-size 64 --dim 8 --epochs 4 --eval-every 1 "
         "--checkpoint-seconds 0 --mesh data=8"
     )]  # fmt: skip
     terminated = KILLED.replace("SIGKILL", "SIGTERM")
-    jobs, said = run_job(
+    jobs, output = run_job(
         recommend, *flags, "--out", str(tmp_path / "two"), second=["-c", terminated]
     )
-    assert jobs[1].returncode == -signal.SIGTERM, said  # without the program's handler
+    assert jobs[1].returncode == -signal.SIGTERM, output  # without the program's handler
     assert jobs[0].returncode not in (0, None)
     assert not (tmp_path / "two" / "metrics.json").exists()
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_graphs_as_one_device_does(tmp_path):
+def test_two_processes_match_one_device_on_graphs(tmp_path):
     rng, path = np.random.default_rng(0), tmp_path / "rings.txt"
     lines = ["32"]
     for label in np.arange(32) % 2:
@@ -141,10 +141,10 @@ def test_two_processes_train_on_graphs_as_one_device_does(tmp_path):
     assert read(two, "config.json")["output"]["processes"] is None
 
 
-def test_a_cluster_is_detected(monkeypatch):
+def test_processes_auto_reads_jax_environment_variables(monkeypatch):
     """JAX detects clusters itself, except for three variables that a launcher sets."""
-    given = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda **of: given.append(of))
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **of: calls.append(of))
     join("auto")
     for name, value in {
         "COORDINATOR_ADDRESS": "a:1",
@@ -155,22 +155,22 @@ def test_a_cluster_is_detected(monkeypatch):
     join("auto")
     launched = {"coordinator_address": "a:1", "num_processes": 2, "process_id": 1}
     limit = {"initialization_timeout": 2 * _processes._PATIENCE}
-    assert given == [limit, launched | limit]
+    assert calls == [limit, launched | limit]
 
 
-def test_a_process_without_its_partner_ends_in_one_line():
+def test_process_without_peers_times_out_with_error():
     script = "from experiments import _processes; _processes._PATIENCE = 1; _processes.join({!r})"
     spec = f"1/2@localhost:{free_port()}"
     (job,) = start([["-c", script.format(spec)]])
-    _, said = job.communicate(timeout=120)
+    _, output = job.communicate(timeout=120)
     others = f"the other processes of --processes {spec}, which meet at {spec.partition('@')[2]}"
-    assert said.splitlines()[0] == f"waiting for {others}"
-    assert said.splitlines()[-1] == f"error: {others}, did not all start within 1 seconds."
+    assert output.splitlines()[0] == f"waiting for {others}"
+    assert output.splitlines()[-1] == f"error: {others}, did not all start within 1 seconds."
     assert job.returncode == 1
 
 
 @pytest.mark.parametrize("longer", ["", "a much longer path"])
-def test_processes_with_other_flags_are_refused(monkeypatch, longer):
+def test_rejects_processes_with_different_flags(monkeypatch, longer):
     def gather(own):
         """Returns the array of this process, and that of one with another seed."""
         other = json.dumps({"protocol": {"seed": 1}, "source": {"data": "log" + longer}}).encode()
@@ -188,16 +188,16 @@ def test_processes_with_other_flags_are_refused(monkeypatch, longer):
 
 
 @pytest.mark.parametrize("spec", ["2", "2/2@localhost:1234", "0/2@localhost", "all"])
-def test_no_such_processes(spec, tmp_path, capsys):
+def test_rejects_invalid_processes_flag(spec, tmp_path, capsys):
     assert recommend.main(["--processes", spec, "--out", str(tmp_path / "run")]) == 2
-    said = one_line(capsys.readouterr().err)
+    output = one_line(capsys.readouterr().err)
     assert (
         "--processes must be auto, or INDEX/COUNT@HOST:PORT with the address of the first process"
-        in said
+        in output
     )
-    assert f"got {spec}" in said
+    assert f"got {spec}" in output
 
 
-def test_processes_need_a_folder_that_all_see(capsys):
+def test_processes_require_out_folder(capsys):
     assert recommend.main(["--processes", "0/2@localhost:1234"]) == 2
     assert "--processes needs --out, a folder that all processes see" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from experiments._progress import Bars, Lines, TrainingStatus, display
 from experiments.reproduce.targets import shown
 
 
-def test_a_file_gets_a_line_every_few_seconds_and_the_last():
+def test_lines_are_throttled_and_include_last_epoch():
     file, now = io.StringIO(), [0.0]
     lines = Lines(Console(file=file, width=20), clock=lambda: now[0])
     with lines:
@@ -37,7 +37,7 @@ def test_a_file_gets_a_line_every_few_seconds_and_the_last():
     ]
 
 
-def test_trainings_of_a_study_are_shown_in_a_file_too():
+def test_reproduction_progress_is_written_to_file():
     file = io.StringIO()
     with display(Console(file=file)) as screen:
         on_epoch = shown(screen, "rns, twice", 2)
@@ -50,7 +50,7 @@ def test_trainings_of_a_study_are_shown_in_a_file_too():
     ]
 
 
-def test_lines_are_for_files_and_bars_for_terminals():
+def test_display_uses_lines_for_files_and_bars_for_terminals():
     assert isinstance(display(Console(file=io.StringIO())), Lines)
     assert isinstance(display(Console(file=io.StringIO(), force_terminal=True)), Bars)
 
@@ -64,7 +64,7 @@ def screen_of(show) -> list[str]:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).splitlines()
 
 
-def test_a_stage_is_seen_while_it_lasts_and_bars_stay_within_the_width():
+def test_stage_is_shown_until_replaced_and_bars_fit_width():
     def show(bars):
         bars.stage("planning [x]")
         bars._live.refresh()
@@ -77,7 +77,7 @@ def test_a_stage_is_seen_while_it_lasts_and_bars_stay_within_the_width():
     assert max(map(len, lines)) <= 80
 
 
-def test_time_counts_from_the_stage_before_and_stands_still_after(monkeypatch):
+def test_elapsed_time_includes_compilation_and_stops_at_next_stage(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("experiments._progress.time.monotonic", lambda: now[0])
 
@@ -98,7 +98,7 @@ def entry(epoch: int, seconds: float, **more):
     return {"epoch": epoch, "loss": [0.5, 0.7], "seconds": seconds, **more}
 
 
-def test_the_speed_leaves_the_compilation_out_and_is_a_bound_until_it_can():
+def test_speed_excludes_compilation_and_is_lower_bound_at_first():
     status = TrainingStatus(("ndcg@20",), {"search": 1_000_000, "final": 10}, "triplets")
     first = status.format("search", entry(2, 40.0, **{"ndcg@20": [0.1, 0.3]}))
     # Two runs of two epochs of a million triplets in 40 seconds, compilation included.
@@ -107,15 +107,15 @@ def test_the_speed_leaves_the_compilation_out_and_is_a_bound_until_it_can():
     assert "≥ 20 triplets/s" in status.format("final", entry(1, 1.0))
 
 
-def test_the_speed_is_that_of_late():
+def test_speed_reflects_recent_epochs():
     status = TrainingStatus(("ndcg@20",), {"search": 100}, "triplets")
     for epoch in range(1, 200):  # 1 s each, 10 s after epoch 100
-        said = status.format("search", entry(epoch, epoch + 9 * max(0, epoch - 100)))
-    assert said.endswith("  20 triplets/s")
+        text = status.format("search", entry(epoch, epoch + 9 * max(0, epoch - 100)))
+    assert text.endswith("  20 triplets/s")
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_a_speed_is_never_a_division_by_nothing(seconds):
+def test_speed_is_omitted_for_zero_elapsed_time(seconds):
     status = TrainingStatus(("ndcg@20",), {"search": 100}, "triplets")
     status.format("search", entry(1, seconds))
     assert "triplets" not in status.format("search", entry(2, seconds))

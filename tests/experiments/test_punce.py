@@ -18,7 +18,7 @@ def digits():
     return punce.load()
 
 
-def test_a_share_of_the_even_digits_is_labelled(digits):
+def test_labelled_even_digits_are_nested_and_give_true_prior(digits):
     before = np.zeros(len(digits.even), bool)
     for share in punce.SHARES:
         labelled = punce.draw_labelled(digits, share, 3)
@@ -35,8 +35,8 @@ def test_a_share_of_the_even_digits_is_labelled(digits):
 def test_methods_differ_in_labels_and_prior(digits):
     labelled = punce.draw_labelled(digits, 0.1, 0)
     prior = punce.true_prior(digits, labelled)
-    told = {"supcon": 0, "punce_half": prior / 2, "punce": prior, "punce_more": 1.5 * prior}
-    for name, want in told.items():
+    priors = {"supcon": 0, "punce_half": prior / 2, "punce": prior, "punce_more": 1.5 * prior}
+    for name, want in priors.items():
         task, labels = punce.task_of(name, digits, labelled)
         assert isinstance(task, tasks.PuNCE)
         assert task.hyperparams["tau_plus"] == pytest.approx(want)
@@ -48,7 +48,7 @@ def test_methods_differ_in_labels_and_prior(digits):
     np.testing.assert_array_equal(labels, labelled)
 
 
-def test_features_are_judged_by_all_labels_and_by_the_few(digits):
+def test_pu_auc_matches_ridge_regression(digits):
     """Compares with scikit-learn's ridge regression on the labels."""
     rng = np.random.default_rng(0)
     seen, unseen = (
@@ -66,7 +66,7 @@ def test_features_are_judged_by_all_labels_and_by_the_few(digits):
     assert 0.55 < found["linear"] < 0.8
 
 
-def test_methods_are_compared_in_pairs_of_seeds():
+def test_summary_pairs_seeds_and_applies_holm_correction():
     rng = np.random.default_rng(1)
     rows = [
         {"share": share, "method": name, "seed": seed,
@@ -95,7 +95,7 @@ def test_methods_are_compared_in_pairs_of_seeds():
 
 
 @pytest.mark.slow
-def test_a_training_gives_features_of_all_images(digits):
+def test_training_returns_features_for_all_images(digits):
     few = digits._replace(
         images=digits.images[:200], even=digits.even[:200], test_images=digits.test_images[:7]
     )

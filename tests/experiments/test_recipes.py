@@ -40,7 +40,7 @@ def others(name: str) -> tuple[str, ...]:
     ],
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_what_flags_set_replaces_the_sweep_of_a_recipe(flags, sweep, first):
+def test_flags_override_recipe_sweep(flags, sweep, first):
     config, _, _ = configure(Recommend(), [*SEARCH, *flags] if first else [*flags, *SEARCH])
     assert config.protocol.sweep == sweep
     if "--weight-decay" in flags:
@@ -55,15 +55,15 @@ def test_every_named_configuration_belongs_to_one_command():
     ]
     assert sorted(names) == sorted(name for module in modules for name in module.CONFIGS)
     for module in modules:
-        described = str(module.__doc__)
-        (named, *_) = re.findall("--recipe ([a-zA-Z0-9-]+)", described)
+        docstring = str(module.__doc__)
+        (named, *_) = re.findall("--recipe ([a-zA-Z0-9-]+)", docstring)
         pattern = re.sub("[A-Z]+", ".+", named)
         assert any(re.fullmatch(pattern, name) for name in module.CONFIGS)
-        path = re.search(r"benchmarks/results/[\w/.-]+", described)
-        assert "not run here" in described if path is None else Path(path[0]).is_file()
+        path = re.search(r"benchmarks/results/[\w/.-]+", docstring)
+        assert "not run here" in docstring if path is None else Path(path[0]).is_file()
 
 
-def test_image_recipes_have_the_published_quality_of_the_encoder():
+def test_image_recipes_have_published_alpha():
     """Section 6.6.3.2: measured on CIFAR-10, fixed on the others, where measuring is an option."""
     fixed = {"cifar10": None, "stl10": 0.75, "cifar100": 0.7, "tiny-imagenet": 0.8}
     for dataset, alpha in fixed.items():
@@ -76,7 +76,7 @@ def test_image_recipes_have_the_published_quality_of_the_encoder():
             assert measured == replace(loss, alpha=None, alpha_from="labels")
 
 
-def test_flags_change_a_recipe():
+def test_flags_override_recipe():
     name, recipe = next(iter(RECIPES.items()))
     config, _, resumed = configure(Recommend(), ["--recipe", name, "--epochs", "3", "--seeds", "1"])
     assert not resumed
@@ -85,7 +85,7 @@ def test_flags_change_a_recipe():
     assert config.training.lr == recipe.training.lr
 
 
-def written(folder, name, content):
+def write_config(folder, name, content):
     path = folder / name
     path.write_text(content)
     return ["--config", str(path)]
@@ -109,8 +109,8 @@ protocol: {sweep: ["decay=0.1,1"]}
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.toml", TOML), ("a.yaml", YAML)])
-def test_a_configuration_is_read_from_a_file(name, content, tmp_path):
-    flags = written(tmp_path, name, content)
+def test_reads_config_file(name, content, tmp_path):
+    flags = write_config(tmp_path, name, content)
     config, _, resumed = configure(Recommend(), [*flags, "--epochs", "3"])
     assert not resumed
     assert (config.objective.loss, config.objective.tau_plus) == ("dpl", 0.05)
@@ -120,12 +120,14 @@ def test_a_configuration_is_read_from_a_file(name, content, tmp_path):
     assert config.sampling == Config().sampling
 
 
-def test_the_configuration_of_a_run_starts_another(tmp_path):
+def test_stored_config_starts_new_run(tmp_path):
     first = replace(
         Config(), output=options.OutputOptions(out=tmp_path / "first", log="tensorboard")
     )
     stored = {**to_json(first), "environment": {"jax": "0.10"}}
-    config, folder, _ = configure(Recommend(), written(tmp_path, "config.json", json.dumps(stored)))
+    config, folder, _ = configure(
+        Recommend(), write_config(tmp_path, "config.json", json.dumps(stored))
+    )
     assert folder != tmp_path / "first"
     assert config == replace(first, output=options.OutputOptions(log="tensorboard"))
 
@@ -155,13 +157,13 @@ BROKEN = {
 @pytest.mark.parametrize(
     ("name", "content", "message"), [(n, *case) for n, cases in BROKEN.items() for case in cases]
 )
-def test_broken_files_are_refused(name, content, message, tmp_path):
+def test_rejects_invalid_config_files(name, content, message, tmp_path):
     with raises(ValueError, match=re.escape(message)):
-        configure(Recommend(), written(tmp_path, name, content))
+        configure(Recommend(), write_config(tmp_path, name, content))
 
 
-def test_a_file_must_be_there_and_no_recipe_beside_it(tmp_path):
+def test_rejects_missing_config_file_and_config_with_recipe(tmp_path):
     with raises(ValueError, match="there is no such file"):
         configure(Recommend(), ["--config", str(tmp_path / "none.toml")])
     with raises(ValueError, match="give one of them"):
-        configure(Recommend(), [*SEARCH, *written(tmp_path, "a.toml", TOML)])
+        configure(Recommend(), [*SEARCH, *write_config(tmp_path, "a.toml", TOML)])

@@ -51,8 +51,8 @@ def finished(first_run, tmp_path) -> Path:
     return shutil.copytree(first_run, tmp_path / "run")
 
 
-def test_results_stand_beside_baselines(finished, ratings):
-    """The table on the screen and the file hold the metrics of lists that are made here."""
+def test_results_are_compared_with_baselines(finished, ratings):
+    """The printed table and the file hold the metrics of lists computed here."""
     with (finished / "baselines.csv").open(newline="", encoding="utf-8") as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["popularity", "item-kNN", "EASE"]
@@ -71,7 +71,7 @@ def test_results_stand_beside_baselines(finished, ratings):
     assert f"{row['difference']:+.4f}" in screen
 
 
-def test_a_run_leaves_what_it_promises(finished, ratings):
+def test_run_writes_documented_outputs(finished, ratings):
     config = json.loads((finished / "config.json").read_text())
     assert config["source"]["data"] == str(ratings)
     assert config["training"]["lr"] == 0.003
@@ -126,7 +126,7 @@ TOGETHER = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The distribution of")
 @pytest.mark.parametrize("name", TOGETHER)
-def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_path):
+def test_training_options_work_together(name, ratings, tmp_path):
     out = tmp_path / "run"
     arguments = ["--data", str(ratings), *QUICK, "--final-training", "train", "--out", str(out)]
     assert main([*arguments, *TOGETHER[name]]) == 0
@@ -138,7 +138,7 @@ def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_pa
         assert all(-1 <= rate <= 1 for rate in entry["inf"])
 
 
-def test_without_a_validation_part_it_trains_as_long_as_told(ratings, tmp_path, capsys):
+def test_trains_given_number_of_epochs_without_validation(ratings, tmp_path, capsys):
     out = tmp_path / "run"
     flags = ["--valid-fraction", "0", "--seeds", "2", "--final-training", "all"]
     assert main(["--data", str(ratings), *QUICK, *flags, "--out", str(out)]) == 0
@@ -163,14 +163,14 @@ def test_without_a_validation_part_it_trains_as_long_as_told(ratings, tmp_path, 
     assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
 
 
-def test_a_loss_with_no_number_but_a_swept_one_is_shown_without_brackets():
+def test_description_omits_brackets_without_hyperparams():
     config = Config(protocol=ProtocolOptions(sweep=("temperature=1",)))
     assert Recommend().describe_training(config) == "bpr, rns, mf"
     config = Config(objective=LossOptions(loss="gbpr", n_neg=2))
     assert Recommend().describe_training(config).startswith("gbpr (rho=")
 
 
-def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, capsys):
+def test_sweep_selects_by_validation_and_writes_all_points(ratings, tmp_path, capsys):
     out = tmp_path / "run"
     sweep = ["--sweep", "lr=1e-6,1e-2", "--sweep", "tau_plus=0.0,0.1,0.2"]
     arguments = ["--data", str(ratings), "--loss", "dpl", *SHORT, *sweep, "--seeds", "2"]
@@ -197,7 +197,7 @@ def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, c
     assert "Grid, decided on validation data" in capsys.readouterr().out
 
 
-def test_topk_speaks_the_ids_of_the_file(finished, ratings, tmp_path, capsys):
+def test_topk_uses_original_ids(finished, ratings, tmp_path, capsys):
     capsys.readouterr()
     assert main(["topk", "--run", str(finished), "--user", "u7", "--k", "5"]) == 0
     screen = capsys.readouterr().out
@@ -224,7 +224,7 @@ def test_topk_speaks_the_ids_of_the_file(finished, ratings, tmp_path, capsys):
     assert as_csv == list(zip(table["user"], table["item"], strict=True))
 
 
-def test_the_history_is_logged_where_it_is_asked_for(ratings, tmp_path, monkeypatch):
+def test_log_flag_sends_history_to_tensorboard(ratings, tmp_path, monkeypatch):
     out, logged = tmp_path / "run", []
 
     @contextlib.contextmanager
@@ -242,7 +242,7 @@ def test_the_history_is_logged_where_it_is_asked_for(ratings, tmp_path, monkeypa
     ]  # fmt: skip
 
 
-def test_the_model_is_kept_whatever_happens_to_its_scores(finished, monkeypatch):
+def test_model_is_saved_when_evaluation_fails(finished, monkeypatch):
     (finished / "metrics.json").unlink()
     (finished / "checkpoint" / "model.npz").unlink()
 
@@ -257,7 +257,7 @@ def test_the_model_is_kept_whatever_happens_to_its_scores(finished, monkeypatch)
     assert (finished / "metrics.json").exists()
 
 
-TOPK_WRONG = {
+INVALID_TOPK_FLAGS = {
     "unknown user": (["--user", "nobody"], "nobody"),
     "user and all": (["--user", "u1", "--all"], "one of --user ID and --all"),
     "neither": ([], "one of --user ID and --all"),
@@ -268,14 +268,14 @@ TOPK_WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", TOPK_WRONG)
-def test_topk_says_what_is_wrong(name, first_run, capsys):
-    arguments, message = TOPK_WRONG[name]
+@pytest.mark.parametrize("name", INVALID_TOPK_FLAGS)
+def test_topk_rejects_invalid_flags(name, first_run, capsys):
+    arguments, message = INVALID_TOPK_FLAGS[name]
     assert main(["topk", "--run", str(first_run), *arguments]) == 2
     assert message in one_line(capsys.readouterr().err)
 
 
-def test_topk_needs_a_finished_run(tmp_path, capsys):
+def test_topk_rejects_folder_without_model(tmp_path, capsys):
     assert main(["topk", "--run", str(tmp_path), "--user", "u1"]) == 2
     assert "has no trained model" in one_line(capsys.readouterr().err)
 
@@ -290,7 +290,7 @@ def test_topk_needs_a_finished_run(tmp_path, capsys):
         (["--out", "{run}"], "{run} holds a run already: go on with it by --resume {run}"),
     ],
 )
-def test_what_data_cannot_mend_is_refused_before_they_are_read(
+def test_rejects_invalid_flags_before_reading_data(
     flags, message, ratings, first_run, monkeypatch, capsys
 ):
     monkeypatch.setattr("experiments.recommend._base.load_problem", lambda *_: pytest.fail("read"))
@@ -299,9 +299,7 @@ def test_what_data_cannot_mend_is_refused_before_they_are_read(
     assert message.format(run=first_run) in one_line(capsys.readouterr().err)
 
 
-def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(
-    finished, ratings, capsys, monkeypatch
-):
+def test_run_is_not_overwritten_or_evaluated_again(finished, ratings, capsys, monkeypatch):
     before = (finished / "metrics.json").read_bytes()
     assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
     assert "holds a run already" in one_line(capsys.readouterr().err)
@@ -314,14 +312,14 @@ def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(
         assert "omit other flags" in one_line(capsys.readouterr().err)
 
 
-def test_a_run_directory_is_of_one_process_at_a_time(finished, ratings, capsys):
+def test_run_directory_is_locked_by_one_process(finished, ratings, capsys):
     (finished / "metrics.json").unlink()
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     with lock_file(finished / ".lock", busy="free"):
         assert main(["--resume", str(finished)]) == 2
         assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
-    said = one_line(capsys.readouterr().err)
-    assert said.count("another process is at work in") == 2
+    output = one_line(capsys.readouterr().err)
+    assert output.count("another process is at work in") == 2
     assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     assert main(["--resume", str(finished)]) == 0
 
@@ -339,7 +337,7 @@ def test_a_run_directory_is_of_one_process_at_a_time(finished, ratings, capsys):
         ("objective", {"alpha": 0.9}, "--loss info_nce has no --alpha"),
     ],
 )
-def test_an_edited_config_is_checked_as_flags_are(section, changed, message, finished, capsys):
+def test_edited_config_is_validated_like_flags(section, changed, message, finished, capsys):
     (finished / "metrics.json").unlink()
     path = finished / "config.json"
     config = json.loads(path.read_text())
@@ -350,7 +348,7 @@ def test_an_edited_config_is_checked_as_flags_are(section, changed, message, fin
     assert "".join(message.split()) in error
 
 
-def test_a_run_does_not_resume_on_other_data(finished, ratings, capsys):
+def test_rejects_resume_with_changed_data(finished, ratings, capsys):
     (finished / "metrics.json").unlink()
     original = ratings.read_text()
     try:
@@ -361,7 +359,7 @@ def test_a_run_does_not_resume_on_other_data(finished, ratings, capsys):
     assert "belongs to another training" in one_line(capsys.readouterr().err)
 
 
-def test_a_killed_run_ends_as_one_never_killed(first_run, ratings, tmp_path, monkeypatch):
+def test_killed_run_resumes_to_same_result(first_run, ratings, tmp_path, monkeypatch):
     """Killed in the search and in the final training, at the first epoch of each."""
     out = tmp_path / "killed"
     flags = ["--data", str(ratings), *QUICK, "--checkpoint-seconds", "0", "--out", str(out)]
@@ -385,13 +383,13 @@ def test_a_killed_run_ends_as_one_never_killed(first_run, ratings, tmp_path, mon
 
 
 @pytest.mark.parametrize("name", [name for name in CONTRASTS if name not in ("none", "xsimgcl")])
-def test_a_contrast_is_traced_and_made_once_for_each_part(name, ratings, tmp_path, monkeypatch):
+def test_contrast_is_traced_and_builds_graph_once_per_phase(name, ratings, tmp_path, monkeypatch):
     """Validating the flags of a contrast does not build the graph again."""
-    made, of = [], InteractionGraph.from_interactions
+    graph_sizes, from_log = [], InteractionGraph.from_interactions
 
     def counting(train, **how):
-        made.append(len(train))
-        return of(train, **how)
+        graph_sizes.append(len(train))
+        return from_log(train, **how)
 
     def trace(train, valid, *, encoder, loss, hyperparams, options, **_):
         task = tasks.Ranking.from_interactions(
@@ -407,19 +405,19 @@ def test_a_contrast_is_traced_and_made_once_for_each_part(name, ratings, tmp_pat
     if name == "ncl":
         flags += ["--clusters", "5"]  # its default is for more than these users
     config, problem = prepare(Recommend(), ["--data", str(ratings), *flags])
-    n_graphs, seed = len(made), {"seeds": np.zeros(1)}
+    n_graphs, seed = len(graph_sizes), {"seeds": np.zeros(1)}
     for phase in ("search", "final"):
         assert train_runs(config, problem, phase, seed, tmp_path / "of.npz", lambda *_: None) == ()
-    assert len(made) == 2 * n_graphs
-    assert made[0] < made[-1]  # the search, then the final training on more data
+    assert len(graph_sizes) == 2 * n_graphs
+    assert graph_sizes[0] < graph_sizes[-1]  # the search, then the final training on more data
 
 
-def test_approximate_recommendations_say_what_they_found(finished, tmp_path, capsys):
+def test_approximate_topk_reports_recall(finished, tmp_path, capsys):
     flags = ["topk", "--run", str(finished), "--all", "--k", "4"]
     assert main([*flags, "--out", str(tmp_path / "exact.csv")]) == 0
     assert main([*flags, "--approximate", "0.9", "--out", str(tmp_path / "quick.csv")]) == 0
-    said = one_line(capsys.readouterr().out)
-    assert "approximate: 100.00% of the best items found, for 50 users" in said
+    output = one_line(capsys.readouterr().out)
+    assert "approximate: 100.00% of the best items found, for 50 users" in output
     exact, quick = ((tmp_path / f"{name}.csv").read_text() for name in ("exact", "quick"))
     assert exact == quick
     assert main([*flags, "--approximate", "0", "--out", str(tmp_path / "no.csv")]) == 2

@@ -16,25 +16,25 @@ from experiments.recommend.objectives import OBJECTIVES
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
-def test_a_logger_that_is_not_installed_is_told_before_training(asked_and_refused, monkeypatch):
+def test_rejects_missing_logger_before_training(error_of, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert "needs the package wandb" in asked_and_refused("--log", "wandb")
+    assert "needs the package wandb" in error_of("--log", "wandb")
 
 
 @pytest.fixture
-def asked_and_refused(ratings, tmp_path, capsys):
+def error_of(ratings, tmp_path, capsys):
     """Returns a function from invalid flags to the error; checks that no run directory is left."""
 
-    def ask(*flags):
+    def run_invalid(*flags):
         assert main(["--data", str(ratings), "--out", str(tmp_path / "run"), *flags]) == 2
         assert not (tmp_path / "run").exists()
         return one_line(capsys.readouterr().err)
 
-    return ask
+    return run_invalid
 
 
 LIGHTGCN = ["--encoder", "lightgcn"]
-WRONG = {
+INVALID_FLAGS = {
     "no such file": (["--data", "nowhere.csv"], "nowhere.csv"),
     "no such column": (["--user-col", "who"], "'who' (--user-col)"),
     "no rate": (["--lr", "0"], "--lr must be a number above 0, got 0.0"),
@@ -155,22 +155,20 @@ WRONG = {
 }
 
 
-def test_a_loss_that_masks_nothing_is_refused_with_the_batch_as_negatives(
-    asked_and_refused, monkeypatch
-):
+def test_in_batch_sampler_rejects_loss_without_where(error_of, monkeypatch):
     def plain(pos, neg, *, temperature, reduce_fn=None):
         return losses.bpr(pos, neg, temperature=temperature, reduce_fn=reduce_fn)
 
     monkeypatch.setitem(OBJECTIVES, "bpr", replace(OBJECTIVES["bpr"], loss=plain))
-    said = asked_and_refused("--loss", "bpr", "--sampler", "in-batch")
-    assert said == (
+    stderr = error_of("--loss", "bpr", "--sampler", "in-batch")
+    assert stderr == (
         "error: --sampler in-batch needs a loss that takes `where`; --loss bpr does not."
     )
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_use_is_one_clear_line(name, ratings, tmp_path, capsys):
-    arguments, message = WRONG[name]
+@pytest.mark.parametrize("name", INVALID_FLAGS)
+def test_invalid_flags_give_one_line_error(name, ratings, tmp_path, capsys):
+    arguments, message = INVALID_FLAGS[name]
     if not {"--data", "--resume"} & set(arguments):
         arguments = ["--data", str(ratings), *arguments]
     if "--resume" not in arguments:
@@ -184,13 +182,13 @@ def test_wrong_use_is_one_clear_line(name, ratings, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments", [["--loss", "magic"], ["--lr", "fast"], ["--nonsense"]])
-def test_wrong_flags_leave_with_status_2(arguments, capsys):
-    with raises(SystemExit) as left:
+def test_unparsable_flags_exit_with_status_2(arguments, capsys):
+    with raises(SystemExit) as exit_info:
         main(arguments)
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
 
 
-def test_a_program_that_needs_too_much_memory_names_flags_that_reduce_it(capsys):
+def test_out_of_memory_error_names_flags_to_reduce(capsys):
     def command():
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\n…")
 

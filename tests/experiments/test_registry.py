@@ -71,62 +71,62 @@ class KindOptions:
     kind: str = field(default="hinge", metadata={"help": "The kind."})
 
 
-MADE = with_flags(KindOptions, "kind", ENTRIES)
+KindFlags = with_flags(KindOptions, "kind", ENTRIES)
 
 
 def parse(*flags):
-    return tyro.cli(MADE, args=list(flags))
+    return tyro.cli(KindFlags, args=list(flags))
 
 
-def test_flags_and_their_types_come_from_the_entries():
-    hints = get_type_hints(MADE)
+def test_flags_and_types_come_from_entries():
+    hints = get_type_hints(KindFlags)
     assert hints["kind"] == Literal["hinge", "soft", "deep"]
     assert hints["margin"] == float | None
     assert hints["depth"] == int | None
     assert hints["shape"] == Literal["round", "square"] | None
-    assert parse() == MADE()
+    assert parse() == KindFlags()
     assert parse("--kind", "deep", "--depth", "4").depth == 4
     assert parse("--kind", "soft").kind == "soft"
     with raises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as printed:
         parse("--kind", "sofd")
-    said = re.sub(r"[\s│]+", " ", printed.getvalue())
-    assert "--kind: expected one of hinge, soft, deep, got 'sofd'. Did you mean soft?" in said
+    text = re.sub(r"[\s│]+", " ", printed.getvalue())
+    assert "--kind: expected one of hinge, soft, deep, got 'sofd'. Did you mean soft?" in text
 
 
-def test_help_names_entries_values_and_defaults(monkeypatch):
+def test_help_lists_entries_ranges_and_defaults(monkeypatch):
     monkeypatch.setenv("COLUMNS", "500")
     with raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as printed:
         parse("--help")
-    said = re.sub(r"[\s│]+", " ", printed.getvalue())
-    assert "The kind. hinge: a margin; soft: no margin; deep: layers." in said
-    assert "How far a positive should lead. For hinge (above 0, by default 1.0)." in said
-    assert "hinge (above 0, by default 1.0); soft (in [0, 1], by default 0.5)." in said
-    assert "Layers. For deep (at least 1, by default 3)." in said
-    assert "How it looks. For deep (by default round)." in said
+    text = re.sub(r"[\s│]+", " ", printed.getvalue())
+    assert "The kind. hinge: a margin; soft: no margin; deep: layers." in text
+    assert "How far a positive should lead. For hinge (above 0, by default 1.0)." in text
+    assert "hinge (above 0, by default 1.0); soft (in [0, 1], by default 0.5)." in text
+    assert "Layers. For deep (at least 1, by default 3)." in text
+    assert "How it looks. For deep (by default round)." in text
 
 
-def test_values_are_those_given_or_the_defaults():
+def test_resolved_values_are_flags_or_defaults():
     assert resolve_flags("kind", parse("--margin", "2"), ENTRIES) == {"margin": 2.0, "slack": 1.0}
     assert resolve_flags("kind", parse("--kind", "soft"), ENTRIES) == {"slack": 0.5}
     deep = parse("--kind", "deep", "--depth", "5")
     values = resolve_flags("kind", deep, ENTRIES)
     assert values == {"depth": 5, "width": 10, "shape": "round"}
-    assert filled(deep, values, ("width",)) == MADE("deep", depth=5, shape="round")
+    assert filled(deep, values, ("width",)) == KindFlags("deep", depth=5, shape="round")
 
 
 @pytest.mark.parametrize("swept", [(), ("margin",)])
-def test_flags_of_another_entry_are_refused(swept):
+def test_rejects_flags_of_another_entry(swept):
     flags = () if swept else ("--margin", "2")
     with raises(ValueError, match=r"^--kind soft has no --margin; it takes --slack\. --marg"):
         resolve_flags("kind", parse("--kind", "soft", *flags), ENTRIES, swept)
 
 
-def test_for_whom_a_refused_flag_is_is_told():
+def test_error_names_entries_that_accept_flag():
     with raises(ValueError, match=r" --slack is for hinge, soft\.$"):
         resolve_flags("kind", parse("--kind", "deep", "--slack", "1"), ENTRIES)
 
 
-def test_ranges_are_those_of_the_chosen_entry():
+def test_ranges_come_from_chosen_entry():
     assert limits_of(ENTRIES, "soft")["slack"] == SHARE
     assert limits_of(ENTRIES, "hinge")["slack"] == POSITIVE
     assert limits_of(ENTRIES, "deep")["slack"] == POSITIVE  # range of its first entry
@@ -134,7 +134,7 @@ def test_ranges_are_those_of_the_chosen_entry():
     assert "shape" not in limits_of(ENTRIES, "deep")
 
 
-def test_only_numbers_that_leave_shapes_alone_are_swept():
+def test_sweeps_exclude_hyperparams_that_change_shapes():
     assert sweepable(ENTRIES) == ("margin", "slack")
     assert "n_neg" not in sweepable(OBJECTIVES)
     assert {"temperature", "tau_plus", "beta"} <= {*sweepable(OBJECTIVES)}
@@ -145,13 +145,13 @@ def test_only_numbers_that_leave_shapes_alone_are_swept():
     assert "candidates" not in sweepable(SAMPLERS)
 
 
-def test_settings_of_a_loss_are_not_swept():
+def test_loss_settings_are_not_sweepable():
     mine = Objective(help="mine", loss=losses.bpr, settings={"margin": MARGIN})
     assert mine.sweepable == {"temperature"}
     assert sweepable({"mine": mine}) == ("temperature",)
 
 
-def test_flags_of_encoders_are_not_swept():
+def test_encoder_flags_are_not_sweepable():
     narrow = EncoderEntry(
         source=models.MatrixFactorization,
         hyperparams={"share": MARGIN},
@@ -168,7 +168,7 @@ class Powered(samplers.RNS):
     power: float = 1.0
 
 
-def test_a_swept_flag_of_a_sampler_must_have_a_field(monkeypatch):
+def test_swept_sampler_flag_requires_field(monkeypatch):
     monkeypatch.setitem(
         SAMPLERS,
         "mine",
@@ -193,7 +193,7 @@ def test_a_swept_flag_of_a_sampler_must_have_a_field(monkeypatch):
         resolve_sampler(options, context, ("risk_lambda",))
 
 
-def test_a_loss_has_its_counts_and_a_temperature():
+def test_objective_flags_include_counts_and_temperature():
     mine = Objective(loss=losses.triplet_margin, defaults={"margin": 0.5}, n_neg=7)
     assert list(mine.flags) == ["n_neg", "margin", "temperature"]
     assert mine.flags["n_neg"].default == 7
@@ -210,20 +210,20 @@ def test_a_loss_has_its_counts_and_a_temperature():
     [entries for *_, entries in SCHEMA.choices],
     ids=[choice for _, choice, _ in SCHEMA.choices],
 )
-def test_defaults_of_every_entry_lie_in_their_ranges(entries):
+def test_entry_defaults_lie_in_their_ranges(entries):
     for name, of in definitions_by_flag(entries).items():
         for hyperparam in of.values():
             if hyperparam.limits is not None and hyperparam.default is not None:
                 assert is_within(hyperparam.limits, hyperparam.default), name
 
 
-def test_a_swept_number_goes_to_the_field_that_it_sets():
+def test_swept_value_sets_its_sampler_field():
     assert SAMPLERS["aobpr"].swept_fields({"rank_scale": 3, "lr": 1}) == {"scale": 3}
     assert SAMPLERS["srns"].swept_fields({"variance_weight": 3}) == {"variance_weight": 3}
     assert SAMPLERS["bns"].flags["risk_lambda"].limits == NOT_NEGATIVE
 
 
-def test_losses_and_samplers_of_the_library_are_found():
+def test_discovers_library_losses_and_samplers():
     found = OBJECTIVES["triplet_margin"]
     assert found.loss is losses.triplet_margin
     assert list(found.flags) == ["n_neg", "margin", "temperature"]
@@ -237,7 +237,7 @@ def test_losses_and_samplers_of_the_library_are_found():
     }  # fmt: skip
 
 
-def test_a_new_sampler_of_the_library_is_found(monkeypatch):
+def test_discovers_new_library_sampler(monkeypatch):
     monkeypatch.setattr(samplers, "Powered", Powered, raising=False)
     (entry,) = discover({entry.source for entry in SAMPLERS.values()}).values()
     context = Context(Interactions.from_arrays([0, 1], [0, 1]), "", 1)

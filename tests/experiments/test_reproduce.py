@@ -56,7 +56,7 @@ def world():
     return World(log, log, "")
 
 
-def test_a_table_shows_published_results_and_is_not_trained_twice(run, out, monkeypatch):
+def test_table_shows_published_results_and_reuses_trainings(run, out, monkeypatch):
     arguments = ["table-4.2", *SHORT, "--dataset", "ml-100k"]
     arguments += ["--methods", "rns", "bns", "rns"]  # each once
     code, printed = run(*arguments)
@@ -88,7 +88,7 @@ def test_a_table_shows_published_results_and_is_not_trained_twice(run, out, monk
     assert again.split("Table")[-1] == printed.split("Table")[-1]
 
 
-def test_lightgcn_has_a_published_setting(folder, tmp_path, capsys):
+def test_lightgcn_supports_published_setting(folder, tmp_path, capsys):
     """AOBPR ranks the whole catalogue by propagated embeddings, in batches of Adam."""
     flags = ("--encoders", "lightgcn", "--methods", "aobpr", "--seeds", "1", "--epochs", "5")
     assert reproduction(folder, tmp_path, capsys)("table-4.2", *flags)[0] == 0
@@ -98,7 +98,7 @@ def test_lightgcn_has_a_published_setting(folder, tmp_path, capsys):
     assert ", 1 layer: Adam, batches of 128, learning rate 0.01, a tenth of it after" in text
 
 
-def test_the_published_settings_depend_on_encoder_and_dataset(world):
+def test_published_settings_depend_on_encoder_and_dataset(world):
     options = Options("table-4.2", Path(), setting="published")
     for dataset, batch_size in (("ml-100k", 128), ("ml-1m", 1024)):
         rows = TARGETS["table-4.2"].make.methods(options, "lightgcn", dataset, world)
@@ -111,7 +111,7 @@ def test_the_published_settings_depend_on_encoder_and_dataset(world):
     np.testing.assert_allclose(got, np.repeat([1, 0.1, 0.01, 1e-3, 1e-4], 20), rtol=1e-5)
 
 
-def test_hard_samples_have_the_published_prior_of_the_dataset(world):
+def test_hard_dpl_uses_published_prior_of_dataset(world):
     options = Options("table-5.3", Path(), setting="minibatch")
     for dataset, tau_plus in (("ml-100k", 0.3), ("ml-1m", 0.25)):
         rows = TARGETS["table-5.3"].make.methods(options, "mf", dataset, world)
@@ -121,7 +121,7 @@ def test_hard_samples_have_the_published_prior_of_the_dataset(world):
     assert {m.points for m in rows} == {8}
 
 
-def test_figures_have_their_data_as_csv(run, out, monkeypatch):
+def test_figures_write_data_as_csv(run, out, monkeypatch):
     """Uses the trainings of the table above: its BNS has the default λ and size."""
     monkeypatch.setattr(chapter_4, "QUALITY", (chapter_4.RNS, chapter_4.BNS))
     monkeypatch.setattr(chapter_4, "LAMBDAS", {5.0: chapter_4.LAMBDAS[5.0]})
@@ -146,7 +146,7 @@ def test_figures_have_their_data_as_csv(run, out, monkeypatch):
     assert [float(row["ndcg@20"]) for row in rows] == pytest.approx([*ours, *ours])
 
 
-def test_scores_are_counted_by_kind_of_negative():
+def test_score_histogram_separates_true_and_false_negatives():
     ids = {"user_ids": np.arange(2), "item_ids": np.arange(3)}
     train = Interactions.from_arrays([0, 1], [0, 1], **ids)
     test = Interactions.from_arrays([0], [2], **ids)
@@ -195,46 +195,46 @@ def test_scores_are_counted_by_kind_of_negative():
         (["--list", "targets", "4"], "--list targets takes no further words."),
     ],
 )
-def test_invalid_flags_are_refused(run, arguments, message):
+def test_rejects_invalid_flags(run, arguments, message):
     code, printed = run(*arguments)
     assert code == 2
     assert message in printed
 
 
-def test_a_target_is_made_by_one_process_at_a_time(run, out):
+def test_target_is_locked_by_one_process(run, out):
     with lock_file(out / ".table-4.2.lock", busy="free"):
         code, printed = run("table-4.2", *SHORT)
     assert code == 2
     assert "another process is making table-4.2" in printed
 
 
-def test_a_folder_without_a_split_is_refused(tmp_path, capsys):
+def test_rejects_folder_without_split(tmp_path, capsys):
     (tmp_path / "u.data").write_text("1\t2\t3\t4\n1\t3\t3\t4\n")
     assert main(["table-4.2", "--data", str(tmp_path), "--out", str(tmp_path / "o")]) == 2
     assert "must hold a training and a test part" in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_list_of_targets_has_their_results(tmp_path, capsys):
+def test_target_list_shows_result_files(tmp_path, capsys):
     (tmp_path / "one").mkdir()
     for name in ("table-4.2-minibatch.csv", "table-4.2-minibatch.md", "table-4.25.csv"):
         (tmp_path / "one" / name).write_text("")
     show_targets(tmp_path)
     _, *blocks = capsys.readouterr().out.rstrip().split("\n\n")
-    of = dict(zip(TARGETS, blocks, strict=True))
-    for name, block in of.items():
+    block_of = dict(zip(TARGETS, blocks, strict=True))
+    for name, block in block_of.items():
         first, *_ = block.splitlines()
         assert first == f"{name}  {TARGETS[name].title}"
-    assert of["table-4.2"].endswith("results:\n    one/table-4.2-minibatch.csv")
-    assert "cost.csv" in of["table-4.2"]
-    assert of["table-4.3"].endswith("results: none")
-    assert "time: not measured" in of["table-4.4"]
-    assert "--estimate" in of["table-5.2"]
+    assert block_of["table-4.2"].endswith("results:\n    one/table-4.2-minibatch.csv")
+    assert "cost.csv" in block_of["table-4.2"]
+    assert block_of["table-4.3"].endswith("results: none")
+    assert "time: not measured" in block_of["table-4.4"]
+    assert "--estimate" in block_of["table-5.2"]
     show_targets(tmp_path / "installed")
     assert "results:" not in capsys.readouterr().out
 
 
-def test_the_list_of_targets_fits_a_narrow_terminal_without_unicode(monkeypatch):
-    """Also paths of committed results fit, which are not broken."""
+def test_target_list_fits_narrow_terminal_without_unicode(monkeypatch):
+    """Paths of committed results fit without line breaks."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
     for name, value in (("COLUMNS", "60"), ("TTY_COMPATIBLE", "1"), ("FORCE_COLOR", "1")):
@@ -249,21 +249,21 @@ def test_the_list_of_targets_fits_a_narrow_terminal_without_unicode(monkeypatch)
     assert "    samplers/table-4.2-published.csv" in lines
 
 
-def test_a_closed_pipe_ends_the_list(monkeypatch, capfd):
+def test_closed_pipe_exits_without_traceback(monkeypatch, capfd):
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "w") as closed, raises(SystemExit) as left:
+    with os.fdopen(writer, "w") as closed, raises(SystemExit) as exit_info:
         monkeypatch.setattr(sys, "stdout", closed)
         main(["--list"])
-    assert left.value.code == 1
+    assert exit_info.value.code == 1
     assert capfd.readouterr().err == ""
 
 
-def later(progress, numbers):
+def growing_drop_rate(progress, numbers):
     return {**numbers, "drop_rate": progress * numbers["drop_rate"]}
 
 
-def test_a_changed_formula_has_another_key(world, tmp_path):
+def test_training_key_depends_on_loss_and_schedule(world, tmp_path):
     def times(factor):
         return lambda pos, neg, **rest: factor * losses.bpr(pos, neg, **rest)
 
@@ -272,7 +272,7 @@ def test_a_changed_formula_has_another_key(world, tmp_path):
         Method("a", loss=times(1.0)),
         Method("a", loss=times(2.0)),
         Method("c", **truncated),
-        Method("c", **truncated, schedule=later),
+        Method("c", **truncated, schedule=growing_drop_rate),
         Method("c", **truncated, schedule=lambda _, numbers: numbers),
     ]
     paths = [
@@ -283,15 +283,15 @@ def test_a_changed_formula_has_another_key(world, tmp_path):
     assert paths[0] == paths[-1]  # the same training under another label
 
 
-def test_concurrent_commands_share_a_training(tmp_path):
-    at_work, most = [], []
+def test_concurrent_commands_share_training(tmp_path):
+    running, concurrency = [], []
 
     def train(checkpoints):
-        at_work.append(1)
+        running.append(1)
         (checkpoints / "run.npz").write_text("half")
         time.sleep(0.1)
-        most.append(len(at_work))
-        at_work.pop()
+        concurrency.append(len(running))
+        running.pop()
         return outcome("a", [0.5])
 
     def run_once(label):
@@ -299,7 +299,7 @@ def test_concurrent_commands_share_a_training(tmp_path):
 
     with ThreadPoolExecutor(3) as executor:
         results = list(executor.map(run_once, "abc"))
-    assert most == [1]
+    assert concurrency == [1]
     assert run_once("z").label == "z"
     assert results[0].per_seed == results[1].per_seed == results[2].per_seed
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["key.json"]
@@ -318,7 +318,7 @@ def test_occupations_are_found_by_id_and_by_first_appearance(folder):
     np.testing.assert_array_equal(occupations(folder / "u.data", log), want)
 
 
-def test_invalid_files_of_users_are_named_with_the_line(tmp_path):
+def test_invalid_user_files_are_reported_with_line(tmp_path):
     log = Interactions.from_arrays([7], [9])
     with raises(ValueError, match=r"occupations need u\.user, and there is no"):
         occupations(tmp_path, log)
@@ -355,7 +355,7 @@ def test_comparisons_are_paired_and_adjusted():
     assert rows[1].gain == pytest.approx(np.mean(better) - np.mean(base))
 
 
-def test_splits_are_pooled_user_by_user():
+def test_pool_averages_splits_per_user():
     nan = float("nan")
     parts = [outcome("a", [0.1, 0.1], [0.2, nan, 0.4, nan])]
     np.testing.assert_allclose(parts[0].units("ndcg@10"), [0.1, 0.1])
@@ -365,7 +365,7 @@ def test_splits_are_pooled_user_by_user():
 
 
 @pytest.mark.parametrize("levels", [3, 1000])
-def test_the_roc_is_that_of_scikit_learn(levels):
+def test_roc_curve_matches_scikit_learn(levels):
     from sklearn import metrics
 
     rng = np.random.default_rng(levels)
@@ -387,21 +387,21 @@ def test_published_results_exist_for_every_row_of_every_table():
     assert published("4.2", "elsewhere", "mf") == {}
 
 
-def test_samplers_have_the_published_settings(folder, world):
+def test_samplers_have_published_settings(folder, world):
     world = World(world.train, world.test, str(folder))
     methods = (*chapter_4.TABLES["4.2"], *chapter_4.TABLES["4.3"][:4])
-    made = {method.label: method.sampler(world) for method in methods}
-    assert made["dns"] == samplers.DNS(2)
-    assert (made["bns"].candidates, made["bns"].ecdf_samples) == (5, None)
-    assert made["bns"].risk_lambda == 5.0
-    risk = [getattr(made["bns-1"], f"risk_lambda{end}") for end in ("", "_slope", "_min")]
+    by_label = {method.label: method.sampler(world) for method in methods}
+    assert by_label["dns"] == samplers.DNS(2)
+    assert (by_label["bns"].candidates, by_label["bns"].ecdf_samples) == (5, None)
+    assert by_label["bns"].risk_lambda == 5.0
+    risk = [getattr(by_label["bns-1"], f"risk_lambda{end}") for end in ("", "_slope", "_min")]
     assert risk == [10, 0.1, 2]
-    assert isinstance(made["bns-2"].first, samplers.RNS)
+    assert isinstance(by_label["bns-2"].first, samplers.RNS)
     info_nce = chapter_4.TABLES["4.4"][-1]
     assert (info_nce.loss, info_nce.n_neg) == (losses.info_nce, 2)
 
 
-def test_names_of_methods_are_quoted_because_they_contain_commas():
+def test_choose_quotes_method_names_in_error():
     rows = {"a, fast": 1, "a, slow": 2}
     assert choose(rows, ("a, slow", "a, fast")) == [2, 1]
     with raises(ValueError, match='some of "a, fast", "a, slow", got "a"'):

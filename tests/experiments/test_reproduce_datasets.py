@@ -108,7 +108,7 @@ def test_tables_share_trainings(run, pretended):
     assert "sum │ │ │ 0:01:18" in second
 
 
-def test_a_sweep_is_of_all_methods_or_of_one():
+def test_sweep_applies_to_all_methods_or_one():
     bpr, dpl = Method("bpr"), chapter_4.DPL
     odd = dataclasses.replace(bpr, label="oracle, |M| = 5", axis=("temperature", (1.0, 2.0)))
     sweep = ("dpl.lr=3e-3", "lr=1e-3,5e-3", "tau_plus=0.1,0.2", "oracle, |M| = 5.temperature=4")
@@ -137,12 +137,12 @@ def test_a_sweep_is_of_all_methods_or_of_one():
         (["bpr.tau_plus=0.1"], "takes one of lr, .*, got 'tau_plus'"),
     ],
 )
-def test_a_sweep_of_another_form_is_refused(sweep, message):
+def test_rejects_invalid_sweep(sweep, message):
     with raises(ValueError, match=message):
         with_sweep([Method("bpr"), chapter_4.DPL], sweep)
 
 
-def test_swept_methods_are_trained_anew(run, tmp_path, pretended):
+def test_swept_methods_are_trained_again(run, tmp_path, pretended):
     flags = ("--datasets", "ml-1m", "--encoders", "mf", "--methods", "bpr", "dpl")
     assert run("table-5.2", *flags)[0] == 0
     code, printed = run("table-5.2", *flags, "--sweep", "dpl.tau_plus=0.1,0.2,0.3")
@@ -154,7 +154,7 @@ def test_swept_methods_are_trained_anew(run, tmp_path, pretended):
     assert (code, "--sweep requires --setting minibatch" in printed) == (2, True)
 
 
-def test_tables_of_samplers_have_rows_of_lightgcn(run, dataset_folder, tmp_path, pretended):
+def test_sampler_tables_include_lightgcn_rows(run, dataset_folder, tmp_path, pretended):
     flags = ("--setting", "minibatch", "--encoders", "mf", "lightgcn", "--methods", "rns")
     code, printed = run("table-4.2", *flags, "--seeds", "1", of=dataset_folder / "ml-100k")
     assert code == 0
@@ -165,7 +165,7 @@ def test_tables_of_samplers_have_rows_of_lightgcn(run, dataset_folder, tmp_path,
     assert "time at most" not in printed
 
 
-def test_the_hyperparameters_of_dpl_are_drawn(run, dataset_folder, tmp_path, pretended):
+def test_figure_plots_dpl_hyperparameters(run, dataset_folder, tmp_path, pretended):
     assert run("figure-5.3", "--seeds", "2", of=dataset_folder / "ml-100k")[0] == 0
     assert (tmp_path / "figure-5.3.png").stat().st_size > 10_000
     rows = read_csv(tmp_path / "figure-5.3.csv")
@@ -179,8 +179,8 @@ def test_the_hyperparameters_of_dpl_are_drawn(run, dataset_folder, tmp_path, pre
 
 
 @pytest.mark.slow
-def test_a_graph_encoder_trains_on_a_large_dataset(run, tmp_path):
-    """Uses a real search, run by run; also that of the other encoders is checked by its values."""
+def test_lightgcn_trains_with_sequential_search(run, tmp_path):
+    """Uses a real search that trains one run after the other."""
     flags = ("--datasets", "gowalla", "--encoders", "lightgcn", "--methods", "dpl")
     assert run("table-5.2", *flags, "--seeds", "2", "--epochs", "1")[0] == 0
     (row,) = read_csv(tmp_path / "table-5.2-minibatch.csv")
@@ -197,7 +197,7 @@ def seconds_of(printed):
     return ((int(days.split()[0]) if days else 0) * 24 + hours) * 3600 + minutes * 60 + seconds
 
 
-def test_the_estimate_is_steps_times_the_measured_time(run, tmp_path, monkeypatch):
+def test_estimate_is_steps_times_measured_time(run, tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "_train", lambda *_: (3.0, 0.5, 0.25, 0.125))
     flags = ("--datasets", "ml-1m", "--encoders", "mf", "--methods", "dpl", "--estimate")
     code, first = run("table-5.2", *flags, "--seeds", "1", "--epochs", "3000")
@@ -256,7 +256,7 @@ def test_fast_steps_are_measured_on_more_examples(worlds, tmp_path, monkeypatch,
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The methods of which the time was measured: the n-th takes n seconds per step."""
+    """Records the methods that are timed; the n-th takes n seconds per step."""
     methods = []
 
     def measure(method, *_):
@@ -267,7 +267,7 @@ def measured(monkeypatch):
     return methods
 
 
-def test_the_time_of_an_epoch_is_steps_times_the_measured_time(run, tmp_path, measured):
+def test_epoch_time_is_steps_times_measured_time(run, tmp_path, measured):
     assert run("figure-5.4", "--datasets", "ml-1m")[0] == 0
     rows = read_csv(tmp_path / "figure-5.4.csv")
     times = [(row["method"], float(row["seconds"])) for row in rows]
@@ -278,7 +278,7 @@ def test_the_time_of_an_epoch_is_steps_times_the_measured_time(run, tmp_path, me
     assert (tmp_path / "figure-5.4.png").stat().st_size > 5000
 
 
-def test_the_time_of_dpl_is_measured_for_each_size(run, dataset_folder, tmp_path, measured):
+def test_dpl_time_is_measured_per_size(run, dataset_folder, tmp_path, measured):
     assert run("section-5.4", of=dataset_folder / "ml-1m")[0] == 0
     _, *timed = rows = read_csv(tmp_path / "section-5.4.csv")
     assert [float(row["cpu_seconds"]) for row in rows] == [0.5 * (i + 1) for i in range(len(rows))]
@@ -290,7 +290,7 @@ def test_the_time_of_dpl_is_measured_for_each_size(run, dataset_folder, tmp_path
     assert (tmp_path / "section-5.4.png").stat().st_size > 5000
 
 
-def test_chapter_3_refuses_data_without_ratings(run, dataset_folder):
+def test_chapter_3_rejects_data_without_ratings(run, dataset_folder):
     for target in ("table-3.2", "table-3.3", "figure-3.4"):
         code, printed = run(target, of=dataset_folder / "ml-1m")
         assert code == 2
@@ -298,9 +298,7 @@ def test_chapter_3_refuses_data_without_ratings(run, dataset_folder):
         assert "movielens:1m" in printed
 
 
-def test_tables_of_samplers_split_data_without_a_test_part(
-    run, dataset_folder, tmp_path, pretended
-):
+def test_sampler_tables_split_data_without_test_part(run, dataset_folder, tmp_path, pretended):
     flags = ("--setting", "minibatch", "--methods", "rns", "--seeds", "2")
     code, printed = run("table-4.2", *flags, of=dataset_folder / "ml-1m")
     assert code == 0
@@ -323,7 +321,7 @@ def test_all_interactions_are_split_again(worlds, dataset_folder):
 
 
 @pytest.mark.usefixtures("pretended")
-def test_missing_datasets_are_named(run, tmp_path):
+def test_reports_missing_datasets(run, tmp_path):
     flags = ("--encoders", "mf", "--methods", "bpr", "--estimate")
     code, printed = run("table-5.2", *flags)
     assert code == 0
@@ -347,7 +345,7 @@ def test_missing_datasets_are_named(run, tmp_path):
         (["table-6.3", "--setting", "published"], "--setting published"),
     ],
 )
-def test_invalid_flags_are_refused(run, tmp_path, arguments, message):
+def test_rejects_invalid_flags(run, tmp_path, arguments, message):
     code, printed = run(*arguments)
     assert code == 2
     assert message in printed
@@ -373,7 +371,7 @@ def axes_of(method):
 @pytest.mark.parametrize(
     ("dataset", "faster", "l2"), [("ml-100k", 1, 1), ("ml-1m", 4, 1), ("gowalla", 8, 1 / 3)]
 )
-def test_l2_on_tables_is_inverse_to_their_length(worlds, dataset, faster, l2):
+def test_table_l2_is_inverse_to_table_length(worlds, dataset, faster, l2):
     (world,) = worlds("ml-1m")
     of = {made.label: made for made in contrastive.methods("5.2", "mf", dataset, world)}
     l2 *= (943 + 1682) / (world.train.n_users + world.train.n_items)
@@ -384,7 +382,7 @@ def test_l2_on_tables_is_inverse_to_their_length(worlds, dataset, faster, l2):
     np.testing.assert_allclose(of["dpl"].minibatch.learning_rate, 1e-3 * faster)
 
 
-def test_l2_on_rows_does_not_depend_on_their_number(worlds):
+def test_row_l2_does_not_depend_on_number_of_rows(worlds):
     (world,) = worlds("ml-1m")
     bpr, *_ = contrastive.methods("5.2", "lightgcn", "gowalla", world)
     axes = axes_of(bpr)
@@ -393,7 +391,7 @@ def test_l2_on_rows_does_not_depend_on_their_number(worlds):
     np.testing.assert_allclose(bpr.minibatch.learning_rate, 6e-2)
 
 
-def test_only_changed_settings_are_part_of_the_key(worlds):
+def test_key_contains_only_changed_settings(worlds):
     (world,) = worlds("ml-100k")
     assert store.changed_settings(chapter_4.RNS, world) == []
     other = Method("a", minibatch=Minibatch(batch_size=2048))
@@ -404,7 +402,7 @@ def test_only_changed_settings_are_part_of_the_key(worlds):
 
 
 @pytest.mark.slow
-def test_a_sequential_search_matches_a_parallel_one_and_resumes_after_a_kill(worlds, tmp_path):
+def test_sequential_search_matches_parallel_and_resumes_after_kill(worlds, tmp_path):
     """Its first point diverges and is skipped."""
     (world,) = worlds("ml-100k")
     axes = (("optimizer.learning_rate", (1e30, 1e-2)),)

@@ -51,7 +51,7 @@ def sets(tmp_path, monkeypatch):
     return tmp_path / "sets"
 
 
-def test_a_table_compares_seeds_and_images_and_shares_its_trainings(sets, tmp_path, monkeypatch):
+def test_table_compares_losses_over_seeds_and_images(sets, tmp_path, monkeypatch):
     """Pretends to train and evaluate; each entry takes as many seconds as its epoch's number."""
 
     def learn(study, config, problem, point, index, checkpoints, on_entry):
@@ -88,7 +88,7 @@ def test_a_table_compares_seeds_and_images_and_shares_its_trainings(sets, tmp_pa
     assert {path.suffix for path in (out / "runs").iterdir()} == {".json"}
 
 
-def test_the_published_protocol_is_compared_with_the_published_numbers(sets, tmp_path, monkeypatch):
+def test_published_protocol_is_compared_with_published_results(sets, tmp_path, monkeypatch):
     monkeypatch.setattr(images, "published", images.small)
     monkeypatch.setattr(images, "measure", lambda *_: (7.0, 2.0))
     entry = {"epoch": 1, "loss": [1.0], "seconds": 3.0}
@@ -110,7 +110,7 @@ def test_the_published_protocol_is_compared_with_the_published_numbers(sets, tmp
 
 
 @pytest.mark.slow
-def test_a_loss_is_trained_and_evaluated(sets, tmp_path, monkeypatch):
+def test_trains_and_evaluates_simclr(sets, tmp_path, monkeypatch):
     monkeypatch.setattr(images, "measure", lambda *_: (7.0, 2.0))
     flags = ["--data", str(sets), "--scale", "small", "--epochs", "2", "--seeds", "1"]
     out = tmp_path / "out"
@@ -121,7 +121,7 @@ def test_a_loss_is_trained_and_evaluated(sets, tmp_path, monkeypatch):
     assert float(row["linear"]) == pytest.approx(np.mean(outcome["per_user"]))
 
 
-def test_the_estimate_is_steps_times_the_measured_time(sets, tmp_path, monkeypatch, capsys):
+def test_estimate_is_steps_times_measured_time(sets, tmp_path, monkeypatch, capsys):
     """The 24 images form three batches per epoch."""
     timed = []
 
@@ -142,9 +142,7 @@ def test_the_estimate_is_steps_times_the_measured_time(sets, tmp_path, monkeypat
     assert not (out / "runs").exists()
 
 
-def test_the_seconds_of_an_epoch_are_timed_alternately_without_training(
-    sets, tmp_path, monkeypatch
-):
+def test_epoch_times_are_measured_alternately_without_training(sets, tmp_path, monkeypatch):
     """The 24 images form three batches per epoch."""
     timed = []
 
@@ -164,7 +162,7 @@ def test_the_seconds_of_an_epoch_are_timed_alternately_without_training(
     assert not (out / "runs").exists()
 
 
-def test_the_steps_of_a_training_are_measured(sets, monkeypatch):
+def test_measure_separates_startup_from_step_time(sets, monkeypatch):
     clock = iter([7.0, 7.9, 8.5, 9.3])  # epochs of 0.9, 0.6 and 0.8 s after the first
 
     def fit(self, config, problem, run, folder, log):
@@ -186,7 +184,7 @@ def test_the_steps_of_a_training_are_measured(sets, monkeypatch):
 
 
 @pytest.mark.parametrize("target", images.TARGETS)
-def test_rows_have_the_names_of_the_published_ones(target):
+def test_row_names_match_published_rows(target):
     table = images.TARGETS[target].make
     for dataset in table.datasets:
         known = published(target.removeprefix("table-"), dataset, "resnet50")
@@ -199,7 +197,7 @@ def test_rows_have_the_names_of_the_published_ones(target):
                 assert got == float(value)
 
 
-def test_methods_of_other_tables_are_refused(sets, tmp_path, capsys):
+def test_rejects_methods_of_other_tables(sets, tmp_path, capsys):
     flags = ["--data", str(sets), "--scale", "small", "--out", str(tmp_path / "o")]
     assert main(["table-6.4", *flags, "--methods", "simclr", "BPR"]) == 2
     assert (

@@ -16,19 +16,21 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 RNG = np.random.default_rng(0)
 
 
-def of_spread(spread):
-    """Vectors whose scores are 1 up to this spread, and in the same order for any spread."""
+def tables_with_spread(spread):
+    """Returns tables with scores of this spread around 1, in the same order for any spread."""
     users = np.tile([1.0, 0.0], (6, 1))
     items = np.stack([1 + spread * np.random.default_rng(1).normal(size=40), np.ones(40)], axis=1)
     return models.Tables(*(jnp.asarray(x, jnp.float32) for x in (users, items)))
 
 
-def test_weights_of_hcl_vanish_with_the_spread_and_those_of_bcl_do_not():
-    """Values agree with references over the unseen items, whose seen ones have other scores."""
+def test_hcl_weight_deviation_vanishes_with_spread_unlike_bcl():
+    """Values match a NumPy reference over the unseen items of each user."""
     log = Interactions.from_arrays(np.arange(6), np.arange(6), item_ids=np.arange(40))
-    found = {spread: smoothing.measure(of_spread(spread), log) for spread in (1.0, 0.1, 0.01)}
+    found = {
+        spread: smoothing.measure(tables_with_spread(spread), log) for spread in (1.0, 0.1, 0.01)
+    }
     for spread, of in found.items():
-        scores = np.asarray(of_spread(spread).items[:, 0], np.float64)
+        scores = np.asarray(tables_with_spread(spread).items[:, 0], np.float64)
         rows = [np.delete(scores, user) for user in range(6)]
         assert of["spread"] == pytest.approx(np.mean([row.std() for row in rows]), rel=1e-4)
         weights = [np.exp(row) / np.exp(row).mean() for row in rows]
@@ -41,7 +43,7 @@ def test_weights_of_hcl_vanish_with_the_spread_and_those_of_bcl_do_not():
     assert found[0.01]["bcl_deviation"] > 0.1
 
 
-def test_the_last_layer_is_a_layer_of_the_encoder():
+def test_last_layer_encoder_has_one_hot_layer_weights():
     log = Interactions.from_arrays([0, 0, 1], [0, 1, 1])
     encoder = models.LightGCN.from_interactions(log, dim=2, n_layers=3)
     mean, last = smoothing._encoders(encoder, 3).values()
@@ -50,7 +52,7 @@ def test_the_last_layer_is_a_layer_of_the_encoder():
 
 
 @pytest.mark.filterwarnings("ignore:.*have no interaction in training")
-def test_the_target_has_a_row_for_each_depth_vector_and_seed(tmp_path, monkeypatch):
+def test_target_writes_row_per_depth_vectors_and_seed(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     folder = write_dataset(tmp_path / "data")
 

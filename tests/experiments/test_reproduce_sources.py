@@ -1,4 +1,4 @@
-"""The list of items of the sources names code, commands and results that exist."""
+"""Tests that the list of source items names existing code, commands and results."""
 
 import importlib
 import importlib.util
@@ -13,7 +13,7 @@ from _helpers.modalities import MODALITIES
 from _helpers.refusals import raises
 
 from experiments._study_command import configure
-from experiments.numerical import _options as of_numerical
+from experiments.numerical import _options as numerical_options
 from experiments.recommend._study import Recommend
 from experiments.reproduce import command, main, sources
 from experiments.reproduce.command import TARGETS
@@ -38,7 +38,7 @@ def exists(name):
     return True
 
 
-def test_the_check_of_names_can_fail():
+def test_exists_rejects_unknown_names():
     assert exists("losses.bpr")
     assert exists("experiments.reproduce.sources")
     assert not any(map(exists, ("losses.none", "losses._pairwise", "experiments.x", "tests/x.py")))
@@ -58,7 +58,7 @@ def test_code_and_results_exist(source):
             assert path.suffix == ".csv"
 
 
-def test_a_state_has_what_it_needs():
+def test_items_have_fields_required_by_state():
     for item in ITEMS:
         if item.state == "not implemented":
             assert not item.command, item
@@ -78,7 +78,7 @@ def test_commands_are_accepted(text):
         case "reproduce":
             assert command.parse(arguments).target == arguments[0]
         case "numerical":
-            of_numerical.parse(arguments)
+            numerical_options.parse(arguments)
         case "recommend":
             study = Recommend()
             study.check(configure(study, arguments)[0])
@@ -99,26 +99,26 @@ def test_each_target_belongs_to_an_item():
 
 def test_items_are_selected_by_source_and_state():
     assert sources.select([]) == list(ITEMS)
-    of = sources.select(["5", "not", "run", "differs"])
-    assert {(item.source, item.state) for item in of} == {
+    entries = sources.select(["5", "not", "run", "differs"])
+    assert {(item.source, item.state) for item in entries} == {
         ("5", "differs"),
         ("5", "not run"),
     }
     sizes = [len(sources.select([*state.split()])) for state in sources.STATES]
     assert sum(sizes) == len(ITEMS)
-    assert sources.count(of) == f"{len(of)} items: {len(of) - 1} differs, 1 not run"
+    assert sources.count(entries) == f"{len(entries)} items: {len(entries) - 1} differs, 1 not run"
     with raises(ValueError, match=r"targets, or some of 2, 3.*reproduced.*got '7'"):
         sources.select(["7"])
 
 
-def test_a_missing_result_is_named():
+def test_missing_result_file_is_reported():
     item = ITEMS[0]._replace(results=("none/*.csv",))
     with raises(ValueError, match=r"none/\*\.csv"):
         sources.files(item, RESULTS)
 
 
 @pytest.mark.parametrize(("width", "columns"), [(60, 3), (80, 3), (160, 4)])
-def test_the_list_fits_the_terminal_without_unicode(monkeypatch, width, columns):
+def test_list_fits_terminal_without_unicode(monkeypatch, width, columns):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
     for name, value in (("COLUMNS", str(width)), ("TTY_COMPATIBLE", "1"), ("FORCE_COLOR", "1")):
@@ -134,7 +134,7 @@ def test_the_list_fits_the_terminal_without_unicode(monkeypatch, width, columns)
     assert any(line.startswith("Total: ") for line in lines)
 
 
-def test_the_list_comes_first(capsys):
+def test_list_flag_must_be_first_argument(capsys):
     assert main(["table-4.2", "--list"]) == 2
     assert "--list must be the first argument, got table-4.2." in capsys.readouterr().err
     assert main(["--list", "chapter"]) == 2

@@ -22,9 +22,9 @@ N_USERS, N_SURVEYED, N_SONGS = 12, 5, 8
 
 @pytest.fixture
 def datasets(tmp_path):
-    """A folder with a rated dataset, and made data in the files of Yahoo!-R3.
+    """A folder with a rated dataset, and synthetic data in the files of Yahoo!-R3.
 
-    As there, only the first users have ratings of random songs.
+    As in the original, only the first users have ratings of random songs.
     """
     rng = np.random.default_rng(0)
     folder = tmp_path / "datasets"
@@ -53,29 +53,29 @@ def pairs_of(datasets, part, least=0):
     return {(u, i) for u, i, r in rows.tolist() if u <= N_SURVEYED and r >= least}
 
 
-def original(part):
+def original_pairs(part):
     return set(zip(part.user_ids[part.users], part.item_ids[part.items], strict=True))
 
 
-def test_yahoo_is_restricted_to_the_users_with_random_songs(datasets):
+def test_yahoo_keeps_only_users_with_random_songs(datasets):
     folder = datasets / "yahoo-r3"
     train, test = (pairs_of(datasets, part) for part in ("train", "test"))
     cut = load_cut(folder)
     assert cut.train.n_users == N_SURVEYED
-    assert original(cut.train) | original(cut.test) == train | test
+    assert original_pairs(cut.train) | original_pairs(cut.test) == train | test
     assert len(cut.test) == round(0.2 * len(train | test))
     options = SimpleNamespace(data=folder, test_rating=3.0, splits=1)
     (parts,) = load_parts(options, Console(quiet=True))
-    assert original(parts.train) == original(cut.train)
+    assert original_pairs(parts.train) == original_pairs(cut.train)
     (rated,) = load_rated(options, Console(quiet=True))
-    assert original(rated.train) == train
-    assert original(rated.test) == pairs_of(datasets, "test", least=3) - train
+    assert original_pairs(rated.train) == train
+    assert original_pairs(rated.test) == pairs_of(datasets, "test", least=3) - train
     assert rated.test.ratings.min() >= 3
     assert "yahoo-r3" in contrastive.BUDGETS
 
 
 @pytest.mark.parametrize("number", ["3.1", "4.1", "5.1"])
-def test_statistics_are_counted_and_compared(run, datasets, tmp_path, number):
+def test_statistics_match_data_and_published_values(run, datasets, tmp_path, number):
     code, printed = run(f"table-{number}")
     assert code == 0
     assert "ml-1m" in printed  # named as missing
@@ -94,7 +94,7 @@ def test_statistics_are_counted_and_compared(run, datasets, tmp_path, number):
     assert f"| {N_SURVEYED} (5,400) | {N_SONGS} (1,000) |" in text
 
 
-def test_datasets_without_ratings_are_skipped_or_refused(run, datasets):
+def test_skips_or_rejects_datasets_without_ratings(run, datasets):
     (datasets / "ml-1m").mkdir()
     (datasets / "ml-1m" / "pairs.txt").write_text("1 2 3\n2 3\n")
     code, printed = run("table-3.1")
@@ -108,7 +108,7 @@ def test_datasets_without_ratings_are_skipped_or_refused(run, datasets):
     assert "--datasets takes some of ml-100k, ml-1m, yahoo-r3, got" in printed
 
 
-def test_images_are_counted_by_part(tmp_path, capsys):
+def test_image_statistics_count_parts(tmp_path, capsys):
     for part, n in (("train", 3), ("test", 2)):
         for name in ("a", "b"):
             folder = tmp_path / "sets" / "stl10" / part / name
@@ -131,7 +131,7 @@ def test_images_are_counted_by_part(tmp_path, capsys):
     assert "has none of the folders" in printed
 
 
-def test_published_statistics_have_their_density():
+def test_published_density_matches_counts():
     for number in ("3.1", "5.1"):
         for dataset in ("ml-100k", "ml-1m", "yahoo-r3"):
             of = published(number, dataset, "")["data"]

@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch):
     return path
 
 
-def test_rows_differ_in_pre_training_alone():
+def test_rows_differ_only_in_pre_training():
     options = Options("text-table-3", Path("titles"), seeds=2, weights="bert-base-chinese")
     rows = {name: texts.configure(options, name) for name in texts.EPOCHS}
     assert [of.training.epochs for of in rows.values()] == [None, 1, 3, 5]
@@ -55,7 +55,7 @@ def test_rows_differ_in_pre_training_alone():
         TextStudy().check(config)
 
 
-def test_the_table_and_the_curves_share_their_trainings(folder, tmp_path, monkeypatch):
+def test_table_and_curves_share_trainings(folder, tmp_path, monkeypatch):
     """Pretends to train: fine-tuning after more pre-training has a smaller loss."""
     trained = Counter()
 
@@ -103,7 +103,7 @@ def test_the_table_and_the_curves_share_their_trainings(folder, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_a_row_is_trained_and_evaluated(folder, tmp_path):
+def test_trains_and_evaluates_conbert(folder, tmp_path):
     flags = ["--data", str(folder), "--scale", "small", "--seeds", "1", "--methods", "conbert-1"]
     assert main(["text-table-3", *flags, "--out", str(tmp_path / "out")]) == 0
     outcome = stored(tmp_path / "out")["conbert-1"]
@@ -130,6 +130,6 @@ def test_distributions_count_all_texts(folder, tmp_path):
         (["--scale", "small", "--methods", "conbert-2"], '--methods takes some of "bert"'),
     ],
 )
-def test_invalid_flags_are_refused(folder, tmp_path, capsys, flags, message):
+def test_rejects_invalid_flags(folder, tmp_path, capsys, flags, message):
     assert main(["text-table-3", "--data", str(folder), *flags, "--out", str(tmp_path)]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

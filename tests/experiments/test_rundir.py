@@ -1,4 +1,4 @@
-"""The run directory: what is read from it is checked, and no two processes work in it."""
+"""Run directory: validation of stored files, atomic writes, and locks between processes."""
 
 import contextlib
 import errno
@@ -42,7 +42,7 @@ def store(folder: Path, tree: Any, meta: Any) -> Path:
     return path
 
 
-def test_a_model_is_read_as_it_was_written(tmp_path):
+def test_load_model_returns_saved_model(tmp_path):
     store(tmp_path, MODEL, META)
     model = saved.load_model(tmp_path)
     np.testing.assert_array_equal(model.tables.users, MODEL["tables"]["users"])
@@ -74,14 +74,14 @@ def test_a_model_is_read_as_it_was_written(tmp_path):
         ({}, None),
     ],
 )
-def test_another_model_is_refused_with_the_file(changed, meta, tmp_path):
+def test_load_model_rejects_invalid_contents(changed, meta, tmp_path):
     path = store(tmp_path, MODEL | changed, meta)
     with raises(ValueError, match="expected") as raised:
         saved.load_model(tmp_path)
     assert str(raised.value).startswith(f"{path}: expected")
 
 
-def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_path):
+def test_load_model_detects_damaged_bytes(tmp_path):
     path = store(tmp_path, MODEL, META)
     good = path.read_bytes()
     want, _ = load_checkpoint(path)
@@ -109,7 +109,7 @@ with lock_file(Path(sys.argv[1]), busy="held"):
 """
 
 
-def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path):
+def test_lock_excludes_other_processes_and_ends_with_owner(tmp_path):
     path = tmp_path / ".lock"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], cwd=ROOT, stdout=subprocess.PIPE
@@ -128,7 +128,7 @@ def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path):
     assert not path.exists()
 
 
-def test_a_lock_can_be_waited_for(tmp_path):
+def test_lock_waits_for_release(tmp_path):
     path, events = tmp_path / ".lock", []
 
     def wait():
@@ -145,13 +145,13 @@ def test_a_lock_can_be_waited_for(tmp_path):
     assert not path.exists()
 
 
-def test_where_there_are_no_locks_nothing_is_held(tmp_path, monkeypatch):
+def test_lock_is_noop_without_fcntl(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments._rundir.fcntl", None)
     with lock_file(tmp_path / ".lock", busy="held"), lock_file(tmp_path / ".lock", busy="held"):
         assert not list(tmp_path.iterdir())
 
 
-def test_a_run_directory_below_a_file_is_refused(tmp_path):
+def test_claim_rejects_run_directory_below_file(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         refused = raises(ValueError, match=f"--out {folder}: {tmp_path / 'file'} is a file")
@@ -162,7 +162,7 @@ def test_a_run_directory_below_a_file_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc, where no one may write")
-def test_an_output_folder_that_is_not_writable_is_refused_before_the_work():
+def test_rejects_unwritable_output_folder():
     folder = Path("/proc/self")
     with raises(ValueError, match=f"--out {folder} is not writable"), rundir.claim(folder, ""):
         pass
@@ -179,7 +179,7 @@ def test_an_output_folder_that_is_not_writable_is_refused_before_the_work():
     ],
     ids=["text", "csv", "arrays"],
 )
-def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(write, tmp_path, monkeypatch):
+def test_failed_write_names_file_and_keeps_old_contents(write, tmp_path, monkeypatch):
     path = tmp_path / "made"
     path.write_text("old")
 
@@ -196,19 +196,19 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(write, tmp_pa
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device without space")
-def test_a_history_that_cannot_be_written_is_named():
+def test_failed_history_append_names_file():
     with raises(OSError, match="No space left on device: '/dev/full'$"):
         rundir.append_history(Path("/dev/full"), {"epoch": 1})
 
 
-def test_each_of_several_processes_resumes_as_itself(tmp_path):
+def test_resume_advice_includes_processes_flag(tmp_path):
     (tmp_path / rundir.CONFIG).write_text("{}")
-    said = rundir.resume_advice(tmp_path, "recommend", "1/2@localhost:1234")
-    assert said.endswith(f"--resume {tmp_path} --processes 1/2@localhost:1234")
+    advice = rundir.resume_advice(tmp_path, "recommend", "1/2@localhost:1234")
+    assert advice.endswith(f"--resume {tmp_path} --processes 1/2@localhost:1234")
     assert rundir.resume_advice(tmp_path, "recommend").endswith(f"--resume {tmp_path}")
 
 
-def test_a_run_directory_is_claimed_by_one(tmp_path):
+def test_claim_is_exclusive_and_rejects_existing_run(tmp_path):
     folder = tmp_path / "run"
     with rundir.claim(folder, ""):
         refused = raises(ValueError, match="another process is at work in")
@@ -221,14 +221,14 @@ def test_a_run_directory_is_claimed_by_one(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["config.json"]
 
 
-def test_a_file_is_no_run(tmp_path):
+def test_open_run_rejects_file(tmp_path):
     path = tmp_path / "encoder.npz"
     path.write_text("")
     with raises(ValueError, match=f"^{re.escape(str(path))} holds no run: there is no "):
         rundir.open_run(path, SCHEMA)
 
 
-def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
+def test_stored_paths_do_not_depend_on_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = DataOptions(data="data/train.csv", test_data=Path("data/test.csv"))
     rundir.create(tmp_path, anchor(Config(source=source)), "recommend")
@@ -241,7 +241,7 @@ def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
         assert rundir.open_run(tmp_path, SCHEMA).source.data == name
 
 
-def test_two_writers_of_one_file_do_not_mix_their_contents(tmp_path):
+def test_concurrent_writers_do_not_mix_contents(tmp_path):
     path = tmp_path / "features.csv"
 
     def rows():
@@ -255,7 +255,7 @@ def test_two_writers_of_one_file_do_not_mix_their_contents(tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_files_of_killed_writers_are_removed_and_no_others(tmp_path, monkeypatch):
+def test_remove_partial_removes_only_files_of_killed_writers(tmp_path, monkeypatch):
     others = [tmp_path / "download.partial", tmp_path / "metrics.json", tmp_path / "a.1-x.partial"]
     for path in others:
         path.write_text("kept")

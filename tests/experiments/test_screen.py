@@ -1,4 +1,4 @@
-"""Texts of users in a terminal: paths, ids and messages are printed as they are."""
+"""User-supplied text in a terminal: paths, ids and messages are printed verbatim."""
 
 import io
 import sys
@@ -18,25 +18,25 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
         "user:x:7", ":smile:", "root:x:0:0",
     ],
 )  # fmt: skip
-def test_markup_and_emoji_codes_in_a_text_are_printed(text, capsys):
+def test_markup_and_emoji_codes_are_printed_verbatim(text, capsys):
     screen.output().print(screen.plain(text), highlight=False)
     assert capsys.readouterr().out == text + "\n"
 
 
-def test_encodings_without_some_characters_spell_them_out(tmp_path, monkeypatch):
-    """A training, its help and an error, none of which may end because of its output."""
+def test_unencodable_characters_are_replaced(tmp_path, monkeypatch):
+    """Help, a training and an error message must not fail because of the encoding."""
     encoding, out, err = "cp1252", io.BytesIO(), io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding=encoding))
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(err, encoding=encoding))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main(["--help"])
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
     assert main(["--epochs", "1", "--dim", "4", "--out", str(tmp_path / "run")]) == 0
     assert main(["--data", "τ…語", "--out", str(tmp_path / "no")]) == 2
     sys.stdout.flush()
     sys.stderr.flush()
-    said = out.getvalue().decode(encoding)
-    assert ">= " in said
-    assert "tau+" in said
-    assert "results in" in said
+    printed = out.getvalue().decode(encoding)
+    assert ">= " in printed
+    assert "tau+" in printed
+    assert "results in" in printed
     assert "tau…?" in err.getvalue().decode(encoding)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 @pytest.mark.slow
-def test_a_sweep_is_averaged_over_the_seeds_it_is_given(tmp_path):
+def test_sweep_averages_over_search_seeds(tmp_path):
     log = data.simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
     split = data.split_by_ratio(log, test=0.2)
     cut = data.with_validation(split.train, valid=0.2)

@@ -1,4 +1,4 @@
-"""The command on sequences: splits, runs, resumption, serving, and wrong flags."""
+"""The sequences command: splits, runs, resumption, serving, and invalid flags."""
 
 import csv
 import shlex
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
     return finish(main, out, [*SMALL, "--loss", "softmax", "--sweep", "lr=1e-3,1e-2"])
 
 
-def test_a_run_leaves_what_the_page_says(folder):
+def test_run_writes_documented_files(folder):
     assert files_of(folder) == said_of_runs(PAGE)
     lines = history(folder)
     assert [(x["phase"], x["run"], x["epoch"]) for x in lines] == [
@@ -62,7 +62,7 @@ def test_a_run_leaves_what_the_page_says(folder):
     assert found["ndcg@10"] > found["popularity_ndcg@10"]
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(folder, tmp_path, monkeypatch):
+def test_killed_run_resumes_bit_identically(folder, tmp_path, monkeypatch):
     killed = tmp_path / "killed"
     arguments = [*SMALL, "--loss", "softmax", "--sweep", "lr=1e-3,1e-2", "--out", str(killed)]
     kill(main, arguments, monkeypatch, lambda checkpoint, _: checkpoint._path.name[:5] == "final")
@@ -89,7 +89,7 @@ def test_early_stopping_evaluates_the_best_epoch(tmp_path):
     np.testing.assert_allclose(np.mean(found["ndcg@10"]), scores[best], rtol=1e-5)
 
 
-def test_a_point_that_diverges_is_skipped(tmp_path):
+def test_diverged_point_is_skipped(tmp_path):
     run = finish(main, tmp_path / "run", [*SMALL, "--sweep", "lr=1e-3,1e30"])
     with (run / "sweep.csv").open() as file:
         good, diverged = csv.DictReader(file)
@@ -101,7 +101,7 @@ def test_a_point_that_diverges_is_skipped(tmp_path):
     ("content", "message"),
     [(b"", "got a damaged file"), (b"PK\3\4", "got a damaged file"), (None, "is missing")],
 )
-def test_damaged_item_ids_are_refused(folder, tmp_path, content, message):
+def test_rejects_damaged_item_ids(folder, tmp_path, content, message):
     run = shutil.copytree(folder, tmp_path / "run")
     (run / "items.npz").unlink()
     if content is not None:
@@ -110,8 +110,8 @@ def test_damaged_item_ids_are_refused(folder, tmp_path, content, message):
         load_task(run)
 
 
-def test_metrics_are_those_of_ranks_counted_by_hand(folder):
-    """The item after each history among all others, without those of the history."""
+def test_metrics_match_numpy_ranks(folder):
+    """Ranks the item after each history among all items, with and without those of the history."""
     _, problem = prepare(Sequences(), SMALL)
     task, variables, item_ids = load_task(folder)
     np.testing.assert_array_equal(item_ids, problem.log.item_ids)
@@ -166,30 +166,30 @@ def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_step_of_every_loss_is_traced(name):
+def test_step_of_every_loss_traces(name):
     prepare(Sequences(), [*SMALL, "--loss", name])
 
 
-def test_losses_become_tasks():
-    def made(*flags):
+def test_loss_flags_configure_task():
+    def make_task(*flags):
         study = Sequences()
         return task_of(study, *prepare(study, [*SMALL, *flags]))
 
-    task = made()
+    task = make_task()
     assert isinstance(task, tasks.NextItem)
     assert (task.loss_fn, task.negatives, task.n_neg) == (losses.bce, "unseen", 1)
-    task = made("--loss", "gbce", "--n-neg", "50", "--calibration", "0.5", "--dropout", "0")
+    task = make_task("--loss", "gbce", "--n-neg", "50", "--calibration", "0.5", "--dropout", "0")
     assert task.hyperparams == {
         "calibration": 0.5, "temperature": 1.0, "sampling_rate": pytest.approx(50 / 199)
     }  # fmt: skip
     assert (task.negatives, task.n_neg, task.network.build.dropout) == ("any", 50, 0)
-    assert made("--loss", "gbce", "--negatives", "all").hyperparams["sampling_rate"] == 1
-    task = made("--loss", "softmax", "--temperature", "0.5", "--tile", "7")
+    assert make_task("--loss", "gbce", "--negatives", "all").hyperparams["sampling_rate"] == 1
+    task = make_task("--loss", "softmax", "--temperature", "0.5", "--tile", "7")
     assert (task.loss_fn, task.negatives, task.tile) == (losses.info_nce, "all", 7)
-    assert made("--loss", "dpl").hyperparams["tau_plus"] == 0.01
+    assert make_task("--loss", "dpl").hyperparams["tau_plus"] == 0.01
 
 
-def test_interactions_of_a_file_become_sequences(tmp_path):
+def test_file_interactions_become_sequences(tmp_path):
     path = tmp_path / "log.csv"
     lines = [f"{u},{i},{5 if i != 3 else 1},{9 - i}" for u in range(6) for i in range(8)]
     path.write_text("user,item,rating,timestamp\n" + "\n".join([*lines, "9,0,5,1", "9,1,5,2"]))
@@ -201,11 +201,11 @@ def test_interactions_of_a_file_become_sequences(tmp_path):
     assert len(problem.split.users) == 6
     _, problem = prepare(Sequences(), [*flags, "--core", "3"])
     assert (problem.log.n_users, problem.n_ties) == (6, 0)
-    said = [*Sequences().describe_data(config, problem)]
-    assert not any("timestamp" in line for line in said)
+    description = [*Sequences().describe_data(config, problem)]
+    assert not any("timestamp" in line for line in description)
 
 
-def test_times_in_nanoseconds_are_no_ties(tmp_path):
+def test_nanosecond_timestamps_are_not_tied(tmp_path):
     """Neighbours differ by less than the precision of float64."""
     times = [1_700_000_000_000_000_000 + t for t in (0, 1, 2, 2, 3)]
     rows = [f"1,{item},{time}" for item, time in enumerate(times)]
@@ -217,7 +217,7 @@ def test_times_in_nanoseconds_are_no_ties(tmp_path):
 
 @pytest.mark.parametrize("ids", [[1, 2, 7], ["1", "2", "B7"]])
 @pytest.mark.parametrize("given", [[1, 2, 2], ["1", "2", "2"], ["1", "2", "x"]])
-def test_histories_find_the_items_of_the_run_as_numbers_or_text(ids, given):
+def test_known_histories_match_numeric_and_text_ids(ids, given):
     log = data.Interactions.from_arrays([5, 5, 6], given, timestamps=[1, 0, 0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -253,7 +253,7 @@ def test_histories_find_the_items_of_the_run_as_numbers_or_text(ids, given):
         (["recommend", "--data", "short.csv", "--k", "0"], "--k must be a whole number"),
     ],
 )
-def test_wrong_use_is_one_clear_line(flags, message, tmp_path, monkeypatch, capsys):
+def test_invalid_flags_give_one_line_error(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "untimed.csv").write_text("user,item\n1,2\n1,3\n1,4\n")
     (tmp_path / "short.csv").write_text("user,item,timestamp\n1,2,3\n1,3,4\n")
@@ -263,20 +263,20 @@ def test_wrong_use_is_one_clear_line(flags, message, tmp_path, monkeypatch, caps
 
 
 @pytest.mark.parametrize("command", commands_of(PAGE, "sequences"), ids=" ".join)
-def test_commands_of_the_page_are_accepted(command):
+def test_documented_commands_are_accepted(command):
     if command[:1] not in (["recommend"], ["--resume"]):
         study = Sequences()
         config, _, _ = configure(study, command)
         study.check(config)
 
 
-def test_flags_of_the_page_are_all_of_them():
+def test_page_documents_all_flags():
     known = {*SCHEMA.flags.values(), "--config", "--help"}
     known |= {flag(name) for name in RecommendOptions.__dataclass_fields__}
     assert flags_of(PAGE) == known
 
 
-def test_published_data_have_timestamps(real_data):
+def test_movielens_100k_splits_by_timestamp(real_data):
     """ML-100K: 943 users, all of whom have a test item; most timestamps are shared."""
     flags = ["--data", str(real_data / "ml-100k" / "u.data")]
     _, problem = prepare(Sequences(), [*flags, *SMALL])

@@ -1,4 +1,4 @@
-"""Signals: a command ends at once wherever it is, and says how to go on."""
+"""Signals: a command ends at once whatever it executes, and reports how to resume."""
 
 import signal
 import subprocess
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What a command may be at when the signal comes: a wait, a native call, Python that catches all.
-AT_WORK = {
+# Workloads of a command when the signal arrives: a wait, a native call, a catch-all handler.
+WORKLOADS = {
     "wait": "import time; time.sleep(300)",
     "native": "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)",
     "deaf": """
@@ -31,8 +31,8 @@ run_with_signals(command)
 """
 
 
-def end(work, *numbers, advice="pass", before=""):
-    """The status and the last words of a command that gets the signals at its work."""
+def send_signals(work, *numbers, advice="pass", before=""):
+    """Returns the exit status and stderr of a command that receives the signals while running."""
     code = COMMAND.format(advice=advice, before=before)
     with subprocess.Popen(
         [sys.executable, "-c", code, work], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -41,38 +41,38 @@ def end(work, *numbers, advice="pass", before=""):
         assert process.stdout.readline() == b"begun\n"
         for number in numbers:
             process.send_signal(number)
-        _, said = process.communicate(timeout=60)
-    return process.returncode, said.decode()
+        _, error = process.communicate(timeout=60)
+    return process.returncode, error.decode()
 
 
-@pytest.mark.parametrize("name", AT_WORK)
-def test_an_interrupt_ends_a_command_whatever_it_is_at(name):
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_interrupt_ends_command_in_any_state(name):
     want = 130, "Interrupted. Start again with the same command.\n"
-    assert end(AT_WORK[name], signal.SIGINT) == want
+    assert send_signals(WORKLOADS[name], signal.SIGINT) == want
 
 
 @pytest.mark.parametrize(("number", "word"), [("SIGTERM", "Terminated"), ("SIGHUP", "Hung up")])
-def test_other_signals_do_as_well(number, word):
+def test_sigterm_and_sighup_end_command_with_advice(number, word):
     number = getattr(signal, number)
     advice = "advise(lambda: 'Go on with: it')"
     want = 128 + number, f"{word}. Go on with: it\n"
-    assert end(AT_WORK["native"], number, advice=advice) == want
+    assert send_signals(WORKLOADS["native"], number, advice=advice) == want
 
 
 def test_an_ignored_signal_stays_ignored():
     before = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
-    status, said = end(AT_WORK["wait"], signal.SIGHUP, signal.SIGTERM, before=before)
-    assert (status, said.split(".")[0]) == (143, "Terminated")
+    status, error = send_signals(WORKLOADS["wait"], signal.SIGHUP, signal.SIGTERM, before=before)
+    assert (status, error.split(".")[0]) == (143, "Terminated")
 
 
-def test_a_command_that_ends_by_itself_keeps_its_status():
+def test_exit_status_of_command_is_kept():
     code = (
         "import sys; from experiments import _signals as s; sys.exit(s.run_with_signals(lambda: 7))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 7
 
 
-def test_signals_are_minded_before_anything_heavy_is_imported():
+def test_command_packages_import_no_heavy_modules():
     code = """
 import sys
 from experiments import calibration, numerical, recommend, reproduce

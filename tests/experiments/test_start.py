@@ -23,14 +23,14 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 LOSSES = [name for name, of in OBJECTIVES.items() if not of.candidates]
 
 
-def configured(*flags):
+def checked_config(*flags):
     """Returns the configuration of a command line, after its checks."""
     config, _, _ = configure(Recommend(), [*flags[:-1], *flags[-1].split()])
     Recommend().check(config)
     return config
 
 
-def swept(config):
+def swept_names(config):
     """Returns the names of the numbers that each part of a search tries."""
     parts = [of for of, _ in spaces(config)] if config.protocol.tune else [config]
     return [{*SCHEMA.axes(of)} for of in parts]
@@ -39,16 +39,16 @@ def swept(config):
 @pytest.mark.parametrize("tune", ["", "--tune 0", "--tune 1"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_each_loss_has_defaults(loss, tune):
-    config = configured(f"--loss {loss} {tune}")
+    config = checked_config(f"--loss {loss} {tune}")
     assert config.objective.loss == loss
     if tune == "--tune 0":
-        assert swept(config) == [set()]
+        assert swept_names(config) == [set()]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("loss", ["info_nce", "auto"])
 def test_each_sampler_has_defaults(loss, sampler):
-    config = configured(f"--loss {loss} --sampler {sampler}")
+    config = checked_config(f"--loss {loss} --sampler {sampler}")
     parts = [of for of, _ in spaces(config)] if loss == "auto" else [config]
     softmax = [of for of in parts if of.objective.loss == "info_nce"]
     assert all((of.objective.n_neg is None) == (sampler == "in-batch") for of in softmax)
@@ -70,17 +70,17 @@ def test_each_sampler_has_defaults(loss, sampler):
         "--loss bprac",
     ],
 )
-def test_defaults_are_complete_for_the_data(flags, ratings):
+def test_defaults_are_resolved_from_data(flags, ratings):
     config, problem = prepare(Recommend(), ["--data", str(ratings), *flags.split()])
     train = problem.train
     assert config.training.epochs == 60  # 1.2 million interactions of this small part are more
     assert config.training.optimizer_mode in ("dense", "rows")
     density = len(train) / (train.n_users * train.n_items)
-    takes = "tau_plus" in OBJECTIVES[config.objective.loss].flags
-    assert config.objective.tau_plus == (density if takes else None)
+    has_prior = "tau_plus" in OBJECTIVES[config.objective.loss].flags
+    assert config.objective.tau_plus == (density if has_prior else None)
 
 
-def test_a_given_prior_is_not_the_density(ratings):
+def test_given_tau_plus_overrides_density(ratings):
     flags = ["--data", str(ratings), "--loss", "dpl"]
     config, _ = prepare(Recommend(), [*flags, "--tau-plus", "0.2"])
     assert config.objective.tau_plus == 0.2
@@ -88,16 +88,16 @@ def test_a_given_prior_is_not_the_density(ratings):
     assert config.objective.tau_plus is None
 
 
-def test_lightgcn_takes_inner_products_unless_the_loss_is_of_cosines():
+def test_lightgcn_uses_inner_products_unless_loss_needs_cosine():
     for loss, similarity in (("info_nce", None), ("hard", None), ("bsl", "cosine")):
-        config = configured(f"--loss {loss} --encoder lightgcn")
+        config = checked_config(f"--loss {loss} --encoder lightgcn")
         assert config.encoding.similarity == similarity
-        assert ("weight_decay" in swept(config)[0]) == (similarity is None)
-    config = configured("--loss info_nce --encoder lightgcn --similarity cosine")
-    assert swept(config) == [{"temperature"}]
+        assert ("weight_decay" in swept_names(config)[0]) == (similarity is None)
+    config = checked_config("--loss info_nce --encoder lightgcn --similarity cosine")
+    assert swept_names(config) == [{"temperature"}]
 
 
-def test_epochs_depend_on_the_data():
+def test_default_epochs_depend_on_dataset_size():
     """1.2 million interactions, within bounds."""
     assert default_epochs(100) == default_epochs(20_000) == 60
     assert default_epochs(40_000) == default_epochs(40_001) == 30
@@ -105,17 +105,17 @@ def test_epochs_depend_on_the_data():
     assert default_epochs(10**5) == default_epochs(10**9) == 16
 
 
-def test_what_is_given_is_not_searched():
-    assert swept(configured("--loss info_nce")) == [{"temperature"}]
-    assert swept(configured("--loss info_nce --temperature 0.5")) == [set()]
-    assert swept(configured("--loss bpr --weight-decay 0.1")) == [set()]
-    assert swept(configured("--loss bpr --lr 0.1")) == [{"weight_decay"}]
-    graph = configured("--loss info_nce --encoder lightgcn --weight-decay 0.1")
-    assert swept(graph) == [{"temperature"}]
-    config = configured("--loss info_nce --sweep lr=1e-3,1e-2")
+def test_given_hyperparams_are_not_searched():
+    assert swept_names(checked_config("--loss info_nce")) == [{"temperature"}]
+    assert swept_names(checked_config("--loss info_nce --temperature 0.5")) == [set()]
+    assert swept_names(checked_config("--loss bpr --weight-decay 0.1")) == [set()]
+    assert swept_names(checked_config("--loss bpr --lr 0.1")) == [{"weight_decay"}]
+    graph = checked_config("--loss info_nce --encoder lightgcn --weight-decay 0.1")
+    assert swept_names(graph) == [{"temperature"}]
+    config = checked_config("--loss info_nce --sweep lr=1e-3,1e-2")
     assert (config.protocol.sweep, config.protocol.search) == (("lr=1e-3,1e-2",), "grid")
-    assert swept(configured("--loss info_nce --tune 0")) == [set()]
-    assert swept(configured("--loss info_nce --valid-fraction 0.0")) == [set()]
+    assert swept_names(checked_config("--loss info_nce --tune 0")) == [set()]
+    assert swept_names(checked_config("--loss info_nce --valid-fraction 0.0")) == [set()]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_what_is_given_is_not_searched():
         ("--loss auto --similarity inner --tune 5", 10_000, {"mf", "lightgcn"}),
     ],
 )
-def test_a_longer_search_tries_another_encoder_on_small_data(flags, size, want):
-    found = [of for of, _ in spaces(configured(flags), size)]
+def test_long_search_tries_other_encoder_on_small_data(flags, size, want):
+    found = [of for of, _ in spaces(checked_config(flags), size)]
     assert {of.encoding.encoder for of in found} == want
     for of in found:
         assert of.training.dim == (64 if of.encoding.encoder == "lightgcn" else of.training.dim)
@@ -148,8 +148,8 @@ def test_a_longer_search_tries_another_encoder_on_small_data(flags, size, want):
         ("--mesh data=2", "trained"), ("--model trained", "trained"), ("--loss bpr", "trained"),
     ],
 )  # fmt: skip
-def test_baselines_compete_where_no_flag_names_a_training(flags, model):
-    config = configured(flags)
+def test_baselines_compete_unless_flags_configure_training(flags, model):
+    config = checked_config(flags)
     assert config.encoding.model == model
     assert ("ease" in Recommend().describe_training(config)) == (model == "best")
 
@@ -158,15 +158,17 @@ def test_baselines_compete_where_no_flag_names_a_training(flags, model):
     ("score", "other", "wins"),
     [(0.0, np.nan, "baseline"), (1.0, np.nan, "trained"), (0.0, 1.0, "trained")],
 )
-def test_the_best_on_validation_data_is_chosen(score, other, wins, ratings, tmp_path, monkeypatch):
-    """The search of trained models has a made result, above or below all baselines."""
+def test_best_model_on_validation_data_is_selected(
+    score, other, wins, ratings, tmp_path, monkeypatch
+):
+    """The search over trained models returns a fixed score, above or below all baselines."""
     scores = np.array([score, other])
-    made = train.Selection(0, 4, score, scores, np.array([4, 0]))
+    selection = train.Selection(0, 4, score, scores, np.array([4, 0]))
     points = [{"loss": "bpr", "weight_decay": 0.1}, {"loss": "bpr", "weight_decay": 0.2}]
 
     def tune(spaces, *_):
         own = next(each.config for each in spaces if each.names["loss"] == "bpr")
-        return SearchResult(points, made, config=own, said="searched")
+        return SearchResult(points, selection, config=own, said="searched")
 
     monkeypatch.setattr("experiments.recommend._study.tune", tune)
     out = tmp_path / "run"
@@ -199,20 +201,22 @@ def test_the_best_on_validation_data_is_chosen(score, other, wins, ratings, tmp_
 
 
 @pytest.mark.parametrize("loss", ["info_nce", "bpr", "auto"])
-def test_a_longer_search_keeps_what_is_given(loss):
+def test_long_search_keeps_given_hyperparams(loss):
     def values(name, *flags):
-        return {getattr(of.training, name) for of, _ in spaces(configured(*flags))}
+        return {getattr(of.training, name) for of, _ in spaces(checked_config(*flags))}
 
     flags = f"--loss {loss} --tune 1"
     assert len(values("lr", flags)) > 1
     assert values("lr", f"{flags} --lr 0.02") == {0.02}
     assert values("dim", f"{flags} --dim 16") == {16}
-    assert not {"weight_decay"} & set().union(*swept(configured(f"{flags} --weight-decay 0.2")))
+    assert not {"weight_decay"} & set().union(
+        *swept_names(checked_config(f"{flags} --weight-decay 0.2"))
+    )
     assert values("weight_decay", f"{flags} --weight-decay 0.2") == {0.2}
     if loss == "info_nce":
-        config = configured(f"{flags} --temperature 0.5")
+        config = checked_config(f"{flags} --temperature 0.5")
         assert {of.objective.temperature for of, _ in spaces(config)} == {0.5}
-        assert "temperature" not in set().union(*swept(config))
+        assert "temperature" not in set().union(*swept_names(config))
 
 
 @pytest.mark.parametrize(
@@ -230,19 +234,19 @@ def test_a_longer_search_keeps_what_is_given(loss):
         ("[training]\nlr = 0.1", "--loss bpr", {"weight_decay"}),
     ],
 )
-def test_a_file_sets_numbers_as_flags_do(text, flags, want, tmp_path):
+def test_config_file_fixes_hyperparams_like_flags(text, flags, want, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    config = configured("--config", str(path), flags)
-    assert swept(config) == [want]
+    config = checked_config("--config", str(path), flags)
+    assert swept_names(config) == [want]
     named = flags.split()[1] if "--loss" in flags else text.split("'")[1]
-    assert config.objective.n_neg == configured(f"--loss {named}").objective.n_neg
+    assert config.objective.n_neg == checked_config(f"--loss {named}").objective.n_neg
 
 
-def test_a_file_and_flags_keep_numbers_in_a_search(tmp_path):
+def test_config_file_and_flags_fix_hyperparams_in_search(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("[objective]\nloss = 'info_nce'\n[training]\ndim = 16\n[protocol]\ntune = 5")
-    found = [of.training for of, _ in spaces(configured("--config", str(path), "--lr 0.02"))]
+    found = [of.training for of, _ in spaces(checked_config("--config", str(path), "--lr 0.02"))]
     assert {(of.dim, of.lr) for of in found} == {(16, 0.02)}
 
 
@@ -266,7 +270,7 @@ def test_a_file_and_flags_keep_numbers_in_a_search(tmp_path):
         ("--loss auto --temperature 0.2", "--loss auto has no --temperature; it takes no numbers"),
     ],
 )
-def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
+def test_rejects_invalid_searches(flags, said, tmp_path, capsys):
     out = tmp_path / "run"
     assert said in refused(main, [*flags.split(), "--out", str(out)], capsys)
     assert not out.exists()
@@ -282,8 +286,8 @@ def test_wrong_searches_are_refused(flags, said, tmp_path, capsys):
         ("--encoder features --item-features x --loss auto --tune 5", 1),
     ],
 )  # fmt: skip
-def test_a_long_search_among_losses_blends_models(flags, want):
-    assert configured(flags).protocol.blend == want
+def test_blend_size_depends_on_search_flags(flags, want):
+    assert checked_config(flags).protocol.blend == want
 
 
 @pytest.mark.parametrize(
@@ -294,8 +298,8 @@ def test_a_long_search_among_losses_blends_models(flags, want):
         ("--encoder lightgcn --loss auto --contrast simgcl --tune 5", False, False),
     ],
 )  # fmt: skip
-def test_other_models_join_those_that_no_flag_describes(flags, encoders, models):
-    config = configured(flags)
+def test_flags_restrict_added_encoders_and_models(flags, encoders, models):
+    config = checked_config(flags)
     assert (may_change_encoder(config), may_add_models(config)) == (encoders, models)
 
 
@@ -309,12 +313,12 @@ def rows_of(folder):
 
 
 @pytest.mark.slow
-def test_a_loss_is_chosen_on_validation_data(ratings, tmp_path, capsys):
+def test_loss_is_selected_on_validation_data(ratings, tmp_path, capsys):
     out = tmp_path / "run"
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--tune", "0.05", "--blend", "1"]
     assert main([*flags, "--out", str(out)]) == 0
     rows, chosen = rows_of(out), read(out, "metrics.json")["chosen"]
-    tried = [SCHEMA.axes(of).values() for of, _ in spaces(configured(*flags, ""))]
+    tried = [SCHEMA.axes(of).values() for of, _ in spaces(checked_config(*flags, ""))]
     assert len(rows) == sum(math.prod(map(len, values)) for values in tried)
     (best,) = [row for row in rows if row["chosen"] == "1"]
     assert best["loss"] == chosen["point"]["loss"] in OBJECTIVES["auto"].candidates
@@ -324,8 +328,8 @@ def test_a_loss_is_chosen_on_validation_data(ratings, tmp_path, capsys):
     assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
 
 
-def blended(folder, tables):
-    """Scores of the saved recommender, and of models that were trained, standardised by user."""
+def blended_scores(folder, tables):
+    """Returns centred scores of the saved model, and summed standardised scores of ``tables``."""
     served = serving.load(folder / "recommender.npz")
     saved = served.users.astype(np.float64) @ served.items.astype(np.float64).T
     want = 0.0
@@ -347,8 +351,8 @@ def all_candidates(monkeypatch):
 
 
 @pytest.fixture
-def trained(monkeypatch):
-    """The vectors that trainings return, in their order."""
+def trained_tables(monkeypatch):
+    """Collects the tables that trainings return, in order."""
     found = []
 
     def tables_of(fitted, run):
@@ -360,14 +364,16 @@ def trained(monkeypatch):
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_models_are_blended(ratings, tmp_path, monkeypatch, trained, capsys):
+def test_blend_sums_standardized_scores_and_resumes_after_kill(
+    ratings, tmp_path, monkeypatch, trained_tables, capsys
+):
     """A pairwise and a softmax loss; the run ends the same if it is killed in the second model."""
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "trained"]
     flags += ["--blend", "2", "--checkpoint-seconds", "0"]
     whole, out = tmp_path / "whole", tmp_path / "killed"
     assert main([*flags, "--out", str(whole)]) == 0
     screen = capsys.readouterr().out
-    np.testing.assert_allclose(*blended(whole, trained[-2:]), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(*blended_scores(whole, trained_tables[-2:]), rtol=1e-3, atol=1e-3)
     chosen = read(whole, "metrics.json")["chosen"]
     assert [each["loss"] for each in chosen["blend"]] in (["bpr", "info_nce"], ["info_nce", "bpr"])
     assert chosen["blend"][0] == {**chosen["point"], "epochs": chosen["epochs"]}
@@ -387,7 +393,7 @@ def test_models_are_blended(ratings, tmp_path, monkeypatch, trained, capsys):
 
 
 @pytest.mark.usefixtures("all_candidates")
-def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, trained, capsys):
+def test_blend_includes_fitted_models(ratings, tmp_path, trained_tables, capsys):
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--model", "trained"]
     out = tmp_path / "run"
     assert main([*flags, "--tune", "0.001", "--out", str(out)]) == 0
@@ -396,7 +402,7 @@ def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, trained, capsys):
     screen = " ".join(capsys.readouterr().out.split())
     n_trained = sum("loss" in each for each in chosen["blend"])
     assert n_trained >= 1
-    tables = trained[-n_trained:]
+    tables = trained_tables[-n_trained:]
     for name, kind, n_points in (("ease", baselines.EASE, 3), ("ials", baselines.IALS, 4)):
         (l2,) = [each["model_l2"] for each in chosen["blend"] if each.get("model") == name]
         own = [row for row in rows if row["model"] == name]
@@ -404,12 +410,12 @@ def test_a_blend_may_have_a_fitted_model(ratings, tmp_path, trained, capsys):
         assert (len(own), float(best["model_l2"])) == (n_points, l2)
         tables.append(models.Tables(*kind(l2=l2).fit(model.known).vectors()))
         assert f"model={name} model_l2={l2:g} (" in screen
-    np.testing.assert_allclose(*blended(out, tables), rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(*blended_scores(out, tables), rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.usefixtures("all_candidates")
 @pytest.mark.parametrize("flags", [("--model", "best"), ("--encoder", "lightgcn")], ids=" ".join)
-def test_the_first_run_adds_fitted_models(ratings, tmp_path, monkeypatch, flags):
+def test_blend_adds_fitted_models_to_selected_run(ratings, tmp_path, monkeypatch, flags):
     monkeypatch.setattr("experiments.recommend._alongside._alone", lambda *_: [])
     out = tmp_path / "run"
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--blend", "3", *flags]
@@ -420,7 +426,7 @@ def test_the_first_run_adds_fitted_models(ratings, tmp_path, monkeypatch, flags)
     assert [line.get("run", 0) for line in history(out) if line["phase"] == "final"][-1] == 0
 
 
-def test_a_fitted_model_may_remain(ratings, tmp_path, monkeypatch):
+def test_blend_may_keep_only_fitted_model(ratings, tmp_path, monkeypatch):
     def choose(score_fn, start, is_own, most):
         chosen = np.arange(len(start)) == len(start) - 1
         return chosen, score_fn(chosen)
@@ -436,7 +442,7 @@ def test_a_fitted_model_may_remain(ratings, tmp_path, monkeypatch):
     assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
 
 
-def test_a_killed_search_ends_as_one_never_killed(ratings, tmp_path, monkeypatch):
+def test_killed_search_resumes_to_same_result(ratings, tmp_path, monkeypatch):
     """Killed in each rung of the search, and in the final training."""
     flags = ["--data", str(ratings), *SMALL, "--loss", "info_nce", "--search", "halving"]
     flags += ["--sweep", "temperature=0.1,0.2,0.3,0.4", "--checkpoint-seconds", "0"]

@@ -54,7 +54,7 @@ pytestmark = pytest.mark.usefixtures(
 )
 images, graphs, text, pairs = (of.module for of in MODALITIES.values())
 # The commands share their code: the run of one of them takes part in every test run.
-of_each = pytest.mark.parametrize(
+each_modality = pytest.mark.parametrize(
     "of",
     [
         pytest.param(of, marks=[] if name == "images" else pytest.mark.slow, id=name)
@@ -64,7 +64,7 @@ of_each = pytest.mark.parametrize(
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A finished run: its flags, its directory, and the number of training programs compiled."""
 
     flags: list[str]
@@ -82,21 +82,21 @@ def finished(texts, pixel_encoder, first_features, tmp_path_factory):
             compiled.append(fun_name)
 
     @cache
-    def run(of: Modality) -> Finished:
+    def run(of: Modality) -> FinishedRun:
         compiled.clear()
         name, low, high = of.sweep
         flags = [*of.flags(texts), "--sweep", f"{name}={low},{high}", "--seeds", "2", "--loss"]
         flags += ["bayesian", "--alpha-from", "labels", "--checkpoint-seconds", "0"]
         folder = finish(of.module.main, tmp_path_factory.mktemp(of.name) / "run", flags)
-        return Finished(flags, folder, len(compiled))
+        return FinishedRun(flags, folder, len(compiled))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield run
     listening = False
 
 
-@of_each
-def test_a_run_leaves_what_the_page_says(of, finished, capsys):
+@each_modality
+def test_run_writes_documented_files(of, finished, capsys):
     run = finished(of).folder
     assert files_of(run) == said_of_runs(page_of(of.module))
     lines = history(run)
@@ -133,8 +133,8 @@ def main_of(of, *arguments):
     return of.module.main([str(argument) for argument in arguments])
 
 
-@of_each
-def test_points_and_seeds_share_programs(of, finished):
+@each_modality
+def test_points_and_seeds_share_compiled_programs(of, finished):
     """Search and final training compile each stage once; for pairs, both have the same data."""
     assert finished(of).n_programs == (1 if of.name == "pairs" else 2 * len(of.stages))
 
@@ -152,7 +152,7 @@ def test_points_and_seeds_share_programs(of, finished):
         )
     ],
 )
-def test_a_killed_run_goes_on_to_the_same_bits(of, stage, rest, finished, tmp_path, monkeypatch):
+def test_killed_run_resumes_bit_identically(of, stage, rest, finished, tmp_path, monkeypatch):
     """The run is killed after the first epoch of a stage of its first final training."""
     whole, killed = finished(of), tmp_path / "killed"
     arguments = [*whole.flags, "--out", str(killed)]
@@ -170,10 +170,8 @@ def test_a_killed_run_goes_on_to_the_same_bits(of, stage, rest, finished, tmp_pa
             np.testing.assert_array_equal(a[name], b[name])
 
 
-@of_each
-def test_half_precision_and_rematerialization_give_nearly_the_same(
-    of, texts, tmp_path, monkeypatch
-):
+@each_modality
+def test_bfloat16_with_remat_approximates_float32(of, texts, tmp_path, monkeypatch):
     """A resumed run keeps both flags, and its parameters are in float32."""
     flags = [*of.flags(texts), "--checkpoint-seconds", "0"]
     plain, other = finish(of.module.main, tmp_path / "plain", flags), tmp_path / "other"
@@ -200,7 +198,7 @@ def test_half_precision_and_rematerialization_give_nearly_the_same(
         assert np.dtype(np.float32) in {a[name].dtype for name in a.files}
 
 
-def test_networks_without_blocks_are_not_rematerialized():
+def test_remat_rejects_network_without_blocks():
     task = tasks.SimCLR(models.Network(models.Projection((3,), n_in=4)), lambda key, x: x)
     assert with_remat(task, "none") is task
     with raises(ValueError, match="--remat full: the network has no blocks to rematerialise"):
@@ -210,19 +208,19 @@ def test_networks_without_blocks_are_not_rematerialized():
 # Runs without labels
 
 
-OF_PHOTOS = shlex.split("--width 4 --head 16 8 --batch-size 20 --epochs 2")
-OF_LINES = [*TEXT_FLAGS.split(), "--method", "dropout", "--fine-tune-epochs", "0"]
+PHOTO_FLAGS = shlex.split("--width 4 --head 16 8 --batch-size 20 --epochs 2")
+LINE_FLAGS = [*TEXT_FLAGS.split(), "--method", "dropout", "--fine-tune-epochs", "0"]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default:.*are in no class folder")
-def test_images_without_labels(photos, tmp_path, capsys):
+def test_image_run_without_labels(photos, tmp_path, capsys):
     folder, out = tmp_path / "run", tmp_path / "features.npz"
-    flags = [*OF_PHOTOS, "--data", str(photos), "--loss", "hard", "--out", str(folder)]
+    flags = [*PHOTO_FLAGS, "--data", str(photos), "--loss", "hard", "--out", str(folder)]
     assert images.main(flags) == 0
-    said = capsys.readouterr()
-    assert "60 images are in no class folder" in said.err
-    assert "48 training and 12 test images, 8 × 8 × 3, no labels" in said.out
+    report = capsys.readouterr()
+    assert "60 images are in no class folder" in report.err
+    assert "48 training and 12 test images, 8 × 8 × 3, no labels" in report.out
     config = read(folder, "config.json")
     assert (config["objective"]["tau_plus"], config["source"]["labels"]) == (0.01, False)
     check_unlabelled(images, folder, {"alignment", "uniformity"}, {"sweep.csv", "posterior.png"})
@@ -251,10 +249,10 @@ def check_unlabelled_file(stored):
 
 
 @pytest.mark.slow
-def test_texts_without_labels(texts, tmp_path, capsys):
+def test_text_run_without_labels(texts, tmp_path, capsys):
     folder = tmp_path / "run"
     files = ["--data", str(texts / "sentences.txt"), "--pairs", str(texts / "pairs.txt")]
-    assert text.main([*OF_LINES, *files, "--loss", "hard", "--out", str(folder)]) == 0
+    assert text.main([*LINE_FLAGS, *files, "--loss", "hard", "--out", str(folder)]) == 0
     assert "48 training and 12 test texts, no labels" in capsys.readouterr().out
     assert read(folder, "config.json")["objective"]["tau_plus"] == 0.01
     check_unlabelled(text, folder, {"dropout_alignment", "uniformity", "spearman"}, {"sweep.csv"})
@@ -286,7 +284,7 @@ def unit(x):
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def test_images_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
+def test_image_embeddings_match_evaluation(finished, tmp_path, capsys):
     of, out = MODALITIES["images"], tmp_path / "features.npz"
     run = finished(of).folder
     stored = embed(of, run, out)
@@ -306,12 +304,12 @@ def test_images_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), np.uint8)
     photos = write_images(tmp_path / "photos", pixels, lambda i: f"class{i % 2}/{i}.png")
     assert main_of(of, "embed", "--run", run, "--data", photos, "--out", out) == 2
-    said = f"--data {photos} has images of 3 channels: the encoder of {run} takes 1."
-    assert said in capsys.readouterr().err
+    report = f"--data {photos} has images of 3 channels: the encoder of {run} takes 1."
+    assert report in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_graphs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
+def test_graph_embeddings_match_evaluation(finished, tmp_path, capsys):
     of, out = MODALITIES["graphs"], tmp_path / "features.npz"
     run, labels = finished(of).folder, data.load_graphs("simulated").labels
     stored = embed(of, run, out)
@@ -328,8 +326,8 @@ def test_graphs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
     gin.mkdir()
     (gin / "few.txt").write_text("2\n2 0\n0 1 1\n1 1 0\n2 1\n0 1 1\n0 1 0\n")
     assert main_of(of, "embed", "--run", run, "--data", gin, "--out", out) == 2
-    said = f"--data {gin} has nodes of 2 features: the encoder of {run} takes 4."
-    assert said in capsys.readouterr().err
+    report = f"--data {gin} has nodes of 2 features: the encoder of {run} takes 4."
+    assert report in capsys.readouterr().err
     shutil.copy(run / "config.json", tmp_path)
     save_encoder(tmp_path, {}, {})
     assert main_of(of, "embed", "--run", tmp_path) == 2
@@ -337,7 +335,7 @@ def test_graphs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_texts_are_embedded_as_they_were_evaluated(finished, texts, tmp_path):
+def test_text_embeddings_match_evaluation(finished, texts, tmp_path):
     of, out, lines = MODALITIES["text"], tmp_path / "features.npz", tmp_path / "texts.txt"
     run = finished(of).folder
     with np.load(run / "features.npz") as kept:
@@ -362,7 +360,7 @@ def test_texts_are_embedded_as_they_were_evaluated(finished, texts, tmp_path):
 
 
 @pytest.mark.slow
-def test_pairs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
+def test_pair_embeddings_match_evaluation(finished, tmp_path, capsys):
     of, out, lines = MODALITIES["pairs"], tmp_path / "features.npz", tmp_path / "texts.txt"
     run = finished(of).folder
     with np.load(run / "embeddings.npz") as kept:
@@ -394,8 +392,8 @@ def test_pairs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
         tmp_path / "coloured", np.zeros((4, 8, 8, 3), np.uint8), lambda i: f"class{i % 2}/{i}.png"
     )
     assert main_of(of, "embed", "--run", run, "--images", coloured) == 2
-    said = f"--images {coloured} has images of 3 channels: the encoder of {run} takes 1."
-    assert said in capsys.readouterr().err
+    report = f"--images {coloured} has images of 3 channels: the encoder of {run} takes 1."
+    assert report in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -408,7 +406,7 @@ def test_pairs_are_embedded_as_they_were_evaluated(finished, tmp_path, capsys):
         (None, "expected a file with a text in each line, got none"),
     ],
 )
-def test_broken_lines_are_reported(content, message, finished, tmp_path, capsys):
+def test_embed_reports_invalid_text_lines(content, message, finished, tmp_path, capsys):
     path, out = tmp_path / "texts.txt", tmp_path / "features.npz"
     if content is not None:
         path.write_bytes(content)
@@ -429,39 +427,39 @@ def test_lines_may_come_from_a_pipe():
 
 
 @pytest.mark.slow
-def test_runs_without_an_encoder_are_reported(finished, tmp_path, capsys):
+def test_embed_reports_incomplete_runs(finished, tmp_path, capsys):
     run = finished(MODALITIES["text"]).folder
 
-    def said():
+    def report():
         assert text.main(["embed", "--run", str(tmp_path)]) == 2
         return capsys.readouterr().err
 
-    assert "holds no run" in said()
+    assert "holds no run" in report()
     shutil.copy(run / "config.json", tmp_path)
-    assert "its training is not finished" in said()
+    assert "its training is not finished" in report()
     shutil.copy(run / "encoder.npz", tmp_path)
-    assert "has no vocab.txt" in said()
+    assert "has no vocab.txt" in report()
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *map(str, range(99))]))
-    assert "pieces of" in said()
+    assert "pieces of" in report()
     (tmp_path / "encoder.npz").write_bytes(b"PK")
-    assert "expected a complete checkpoint" in said()
+    assert "expected a complete checkpoint" in report()
     (tmp_path / "encoder.npz").unlink()
     (tmp_path / "metrics.json").write_text("{}")
-    assert "before encoders were kept" in said()
+    assert "before encoders were kept" in report()
     save_encoder(tmp_path, {}, {})
-    assert "expected the settings of a BERT, got {}" in said()
+    assert "expected the settings of a BERT, got {}" in report()
 
 
 # Flags
 
 
 @pytest.mark.parametrize("other", ["experiments.text", "experiments.graphs"])
-def test_a_run_of_another_command_is_refused(other, finished, capsys):
+def test_resume_rejects_run_of_another_command(other, finished, capsys):
     run = finished(MODALITIES["images"]).folder
     of = MODALITIES[other.removeprefix("experiments.")]
     assert main_of(of, "--resume", run) == 2
-    said = f"{run} holds a run of python -m experiments.images, not of python -m {other}."
-    assert said in capsys.readouterr().err
+    report = f"{run} holds a run of python -m experiments.images, not of python -m {other}."
+    assert report in capsys.readouterr().err
     assert recommend(["--resume", str(run)]) == 2
     assert "not of python -m experiments.recommend." in capsys.readouterr().err
 
@@ -476,7 +474,7 @@ def test_a_run_of_another_command_is_refused(other, finished, capsys):
         ("text", ["--method", "dropout"], 0.05),
     ],
 )
-def test_every_loss_gets_its_numbers(name, flags, temperature, loss, texts):
+def test_every_loss_gets_its_hyperparams(name, flags, temperature, loss, texts):
     of = MODALITIES[name]
     study = of.new_study
     config, problem = prepare(study, [*of.flags(texts), *flags, "--loss", loss])
@@ -489,7 +487,7 @@ def test_every_loss_gets_its_numbers(name, flags, temperature, loss, texts):
     assert study.schema.from_json(to_json(config), Path("config.json")) == config
 
 
-def test_flags_and_sweeps_reach_the_views_of_graphs(texts):
+def test_flags_and_sweeps_reach_graph_views(texts):
     of = MODALITIES["graphs"]
     flags = [*of.flags(texts), "--kinds", "perturb_edges", "--add", "True"]
     config, problem = prepare(of.new_study, flags)
@@ -497,7 +495,7 @@ def test_flags_and_sweeps_reach_the_views_of_graphs(texts):
     assert (views.kinds, views.ratio, views.add) == (("perturb_edges",), 0.4, True)
 
 
-REFUSED = {
+INVALID_FLAGS = {
     "images": [
         (["--tau-plus", "0.1"], "--loss info_nce has no --tau-plus"),
         (["--method", "byol", "--loss", "hard"], "--method byol has its own loss"),
@@ -570,7 +568,7 @@ REFUSED = {
         (["embed", "--run", "nowhere"], "--images and --texts name what is embedded; give one"),
     ],
 }
-IN_ALL = [
+INVALID_IN_ALL = [
     (["--data", "nowhere"], "nowhere"),
     (["embed", "--run", "nowhere"], "nowhere holds no run"),
 ]
@@ -579,13 +577,15 @@ IN_ALL = [
 @pytest.mark.parametrize(
     ("name", "flags", "message"),
     [
-        *((name, *row) for name, rows in REFUSED.items() for row in rows),
-        *((name, *row) for name in ("images", "graphs", "text") for row in IN_ALL),
-        ("pairs", *IN_ALL[0]),
+        *((name, *row) for name, rows in INVALID_FLAGS.items() for row in rows),
+        *((name, *row) for name in ("images", "graphs", "text") for row in INVALID_IN_ALL),
+        ("pairs", *INVALID_IN_ALL[0]),
         ("pairs", ["embed", "--run", "nowhere", "--images", "digits"], "nowhere holds no run"),
     ],
 )
-def test_wrong_use_is_one_clear_line(name, flags, message, texts, tmp_path, monkeypatch, capsys):
+def test_invalid_flags_give_one_line_error(
+    name, flags, message, texts, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     small = [*TEXT_FLAGS.split(), "--data", str(texts)] if name == "text" else []
     if {"embed", "--resume"} & {*flags}:
@@ -594,7 +594,7 @@ def test_wrong_use_is_one_clear_line(name, flags, message, texts, tmp_path, monk
     assert not (tmp_path / "runs").exists()
 
 
-WITHOUT_LABELS = {
+NEED_LABELS = {
     "images": [
         (["--method", "supcon"], "--method supcon needs labels, and the images of"),
         (["--probe-epochs", "9"], "--probe-epochs needs labels"),
@@ -606,7 +606,7 @@ WITHOUT_LABELS = {
         (["--n-labels", "9"], "--n-labels needs labels"),
     ],
 }
-IN_BOTH = [
+NEED_LABELS_IN_BOTH = [
     (["--loss", "bayesian", "--alpha-from", "labels"], "--alpha-from labels needs labels"),
     (["--sweep", "lr=1e-3,1e-2"], "--sweep needs labels"),
     (["--valid-fraction", "0.1"], "--valid-fraction needs labels"),
@@ -616,14 +616,14 @@ IN_BOTH = [
 
 @pytest.mark.parametrize(
     ("name", "flags", "message"),
-    [(name, *row) for name, rows in WITHOUT_LABELS.items() for row in [*rows, *IN_BOTH]],
+    [(name, *row) for name, rows in NEED_LABELS.items() for row in [*rows, *NEED_LABELS_IN_BOTH]],
 )
-def test_flags_that_need_labels_are_refused(
+def test_rejects_flags_that_need_labels(
     name, flags, message, photos, texts, tmp_path, capsys
 ):  # fmt: skip
     given = {
-        "images": [*OF_PHOTOS, "--data", str(photos), "--labels", "False"],
-        "text": [*OF_LINES, "--data", str(texts / "sentences.txt")],
+        "images": [*PHOTO_FLAGS, "--data", str(photos), "--labels", "False"],
+        "text": [*LINE_FLAGS, "--data", str(texts / "sentences.txt")],
     }[name]
     if "none" in flags:  # has no epochs of pre-training
         del given[given.index("--epochs") : given.index("--epochs") + 2]
@@ -638,8 +638,8 @@ def test_help_states_the_range_of_every_number(name, capsys):
     of = MODALITIES[name]
     with raises(SystemExit):
         of.module.main(["--help"])
-    said = " ".join(re.sub("│", " ", capsys.readouterr().out).split())
-    helps = {block.split()[0]: block for block in re.split(r" (?=--[a-z-]+ [A-Z{\[])", said)[1:]}
+    report = " ".join(re.sub("│", " ", capsys.readouterr().out).split())
+    helps = {block.split()[0]: block for block in re.split(r" (?=--[a-z-]+ [A-Z{\[])", report)[1:]}
     for field, limits in of.new_study.schema.ranges_of().items():
         if limits.low > -math.inf:
             low = re.escape(f"{limits.low:g}" if limits.low < 1e6 else str(limits.low))
@@ -649,7 +649,7 @@ def test_help_states_the_range_of_every_number(name, capsys):
 
 
 @pytest.mark.parametrize("name", ["text", "pairs"])
-def test_a_missing_tokenizer_is_named_with_its_command(name, texts, tmp_path, monkeypatch, capsys):
+def test_missing_tokenizer_reports_install_command(name, texts, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     of = MODALITIES[name]
     assert of.module.main([*of.flags(texts), "--out", str(tmp_path / "run")]) == 2
@@ -662,7 +662,7 @@ COMMANDS = [(of, c) for of in MODALITIES.values() for c in commands_of(page_of(o
 @pytest.mark.parametrize(
     ("of", "command"), COMMANDS, ids=[f"{of.name} {' '.join(c)}" for of, c in COMMANDS]
 )
-def test_commands_of_the_page_are_accepted(of, command):
+def test_documented_commands_are_accepted(of, command):
     if command[:1] == ["embed"]:
         options = tyro.cli(of.of("_embed").EmbedOptions, args=command[1:])
         assert options.run.parent == Path("runs")
@@ -672,13 +672,13 @@ def test_commands_of_the_page_are_accepted(of, command):
         study.check(config)
 
 
-@of_each
-def test_flags_of_the_page_are_all_of_them(of):
+@each_modality
+def test_page_documents_all_flags(of):
     """The page of images omits some flags of single entries, which --help lists."""
     known = {*of.new_study.schema.flags.values(), "--config", "--help"}
     known |= {flag(name) for name in of.of("_embed").EmbedOptions.__dataclass_fields__}
     known |= {"--recipe"} if of.new_study.recipes else set()
-    left_out = {
+    undocumented = {
         "--queue", "--momentum", "--clusters", "--warm-up-epochs", "--first-features",
         "--min-score", "--config", "--mu", "--sigma", "--inclusion", "--repulsion", "--gamma",
         "--positive-views", "--pos-scale", "--neg-scale", "--false-negative-share",
@@ -686,7 +686,7 @@ def test_flags_of_the_page_are_all_of_them(of):
     }  # fmt: skip
     found = flags_of(page_of(of.module))
     assert found <= known
-    assert known - found <= (left_out if of.name == "images" else set())
+    assert known - found <= (undocumented if of.name == "images" else set())
 
 
 @pytest.mark.parametrize("name", ["images", "text", "pairs"])

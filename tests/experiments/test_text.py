@@ -36,19 +36,19 @@ from experiments.text.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 SMALL = TEXT_FLAGS.split()
-OF_WEIGHTS = ["--heads", "3", *SMALL[SMALL.index("--length") :]]  # without the encoder's sizes
+WEIGHTS_FLAGS = ["--heads", "3", *SMALL[SMALL.index("--length") :]]  # without the encoder's sizes
 DROPOUT = ["--method", "dropout", "--fine-tune-epochs", "0"]
 
 
-def settled(texts, *flags):
+def prepare_texts(texts, *flags):
     """Returns the configuration with all defaults resolved, and the loaded texts."""
     return prepare(TextStudy(), [*SMALL, "--data", str(texts), *flags])
 
 
-def test_negatives_count_alike_unless_told_otherwise(texts):
+def test_bayesian_beta_defaults_to_half(texts):
     """Checks the default of `beta` in the configuration, the task and the printed description."""
     for flags, beta in (([], 0.5), (["--beta", "0.9"], 0.9)):
-        config, problem = settled(texts, "--loss", "bayesian", *flags)
+        config, problem = prepare_texts(texts, "--loss", "bayesian", *flags)
         assert config.objective.beta == beta
         assert f"beta={beta}" in TextStudy().describe_training(config)
         task = task_of(TextStudy(), config, problem)
@@ -56,10 +56,10 @@ def test_negatives_count_alike_unless_told_otherwise(texts):
 
 
 @pytest.mark.slow
-def test_texts_are_evaluated_by_their_classes_with_published_weights(texts, tmp_path):
+def test_text_metrics_match_scikit_learn_with_published_weights(texts, tmp_path):
     """The saved encoder does not need the published weights."""
     weights = shutil.copytree(texts / "weights", tmp_path / "weights")
-    flags = [*OF_WEIGHTS, "--pooling", "cls", "--weights", str(weights), "--data", str(texts)]
+    flags = [*WEIGHTS_FLAGS, "--pooling", "cls", "--weights", str(weights), "--data", str(texts)]
     study = TextStudy()
     config, problem = prepare(study, [*flags, *DROPOUT])
     learned = TrainedTextModel.from_stages(
@@ -83,7 +83,7 @@ def test_texts_are_evaluated_by_their_classes_with_published_weights(texts, tmp_
 
 def test_all_methods_start_from_the_same_encoder(texts):
     """Both random and published initial parameters equal those at the start of pre-training."""
-    for own in (SMALL, [*OF_WEIGHTS, "--weights", str(texts / "weights")]):
+    for own in (SMALL, [*WEIGHTS_FLAGS, "--weights", str(texts / "weights")]):
         study, starts = TextStudy(), []
         for method in METHODS:
             flags = [*own, "--data", str(texts), "--method", method]
@@ -93,8 +93,8 @@ def test_all_methods_start_from_the_same_encoder(texts):
             if method == "none":
                 starts.append(_start_of(config, problem, 3, None)[0])
             else:
-                begun = task_of(study, config, problem).init(jax.random.key(3))[0]
-                starts.append(begun["backbone"])
+                initial = task_of(study, config, problem).init(jax.random.key(3))[0]
+                starts.append(initial["backbone"])
         for other in starts[1:]:
             jax.tree.map(np.testing.assert_array_equal, starts[0], other)
     given = models.load_bert(texts / "weights" / "model.npz", n_heads=3).params
@@ -103,7 +103,7 @@ def test_all_methods_start_from_the_same_encoder(texts):
 
 
 @pytest.mark.slow
-def test_what_was_pre_trained_is_fine_tuned(texts, tmp_path, monkeypatch):
+def test_fine_tuning_starts_from_pre_trained_encoder(texts, tmp_path, monkeypatch):
     seen = []
     classification = tasks.Classification
 
@@ -112,34 +112,34 @@ def test_what_was_pre_trained_is_fine_tuned(texts, tmp_path, monkeypatch):
         return classification(*args, **kwargs)
 
     monkeypatch.setattr(tasks, "Classification", look)
-    config, problem = settled(texts, "--loss", "bayesian", "--alpha-from", "labels")
+    config, problem = prepare_texts(texts, "--loss", "bayesian", "--alpha-from", "labels")
     config = replace(config, training=replace(config.training, fine_tune_lr=1e-9))
     trained = TextStudy().fit(config, problem, Run("final", 0, 1, 0, {}), tmp_path, lambda _: None)
     ((params, _),) = seen
     assert trained.contrast is not None
     jax.tree.map(np.testing.assert_array_equal, params, trained.contrast.params["backbone"])
-    begun = task_of(TextStudy(), config, problem).init(jax.random.key(0))[0]["backbone"]
-    assert not np.array_equal(params["token_embedding"], begun["token_embedding"])
+    initial = task_of(TextStudy(), config, problem).init(jax.random.key(0))[0]["backbone"]
+    assert not np.array_equal(params["token_embedding"], initial["token_embedding"])
     # Fine-tuned with a negligible learning rate.
     learned = TrainedTextModel.from_stages(problem, trained)
     np.testing.assert_allclose(learned.features, learned.features_before, atol=1e-5)
 
 
-class Given(tasks.SimCLR):
+class LookupEncoder(tasks.SimCLR):
     """Stub encoder that looks up features by the index of a text."""
 
     def represent(self, params, model_state, examples, *, block_size):
         return params[examples]
 
 
-jax.tree_util.register_dataclass(Given)
+jax.tree_util.register_dataclass(LookupEncoder)
 
 
-def test_pairs_are_ranked_by_their_cosines():
+def test_correlation_matches_scipy_spearman():
     features = jnp.array([[1.0, 0], [2, 0], [0, 3], [1, 1], [-1, 0.5]])
     pairs = Pairs(np.array([0, 0, 0, 2]), np.array([1, 3, 2, 4]), np.array([4.0, 5, 1, 2]))
     # The cosines are 1, 0.71, 0 and 0.45, with ranks 4, 3, 1, 2; the scores have ranks 3, 4, 1, 2.
-    encoder = TrainedModel(Given(models.Network(TINY), lambda key, x: x), features, {})
+    encoder = TrainedModel(LookupEncoder(models.Network(TINY), lambda key, x: x), features, {})
     assert float(correlation(encoder, pairs)) == pytest.approx(1 - 6 * 2 / (4 * 15))
     cosines = [1, 0.5**0.5, 0, 0.5 / 1.25**0.5]
     assert float(correlation(encoder, pairs)) == pytest.approx(
@@ -147,9 +147,9 @@ def test_pairs_are_ranked_by_their_cosines():
     )
 
 
-def test_weights_are_judged_as_pre_training_scores(texts):
+def test_scores_mark_true_negatives_by_class(texts):
     """Checks which negatives are true: a triplet's own negative is, its positive is not."""
-    config, problem = settled(texts, "--loss", "hard")
+    config, problem = prepare_texts(texts, "--loss", "hard")
     task = task_of(TextStudy(), config, problem)
     test = problem.test.take(some_of(len(problem.test)))
     task = replace(task, pool=tasks.ClassPool.from_labels(test.data))
@@ -160,7 +160,7 @@ def test_weights_are_judged_as_pre_training_scores(texts):
     assert not np.any(np.asarray(scores.where)[:, :30][own])
     assert not np.any(np.asarray(is_true)[:, :30][own])  # the positive has the same class
     assert np.all(np.asarray(is_true)[:, 30:][own])  # the anchor's own negative has another
-    views = task_of(TextStudy(), settled(texts, "--method", "dropout")[0], problem)
+    views = task_of(TextStudy(), prepare_texts(texts, "--method", "dropout")[0], problem)
     scores, is_true = _scores(
         views,
         *views.init(jax.random.key(0)),
@@ -173,30 +173,32 @@ def test_weights_are_judged_as_pre_training_scores(texts):
     assert np.max(np.asarray(scores.pos)) < 1  # dropout makes the two views differ
 
 
-def test_draws_have_every_class_and_only_those_have_labels(texts):
+def test_n_train_and_n_labels_limit_texts_and_labels(texts):
     labels = np.array([0] * 90 + [1] * 9 + [2])
     places = drawn("n_train", labels, 10, np.random.default_rng(0))
     assert len({*places}) == 10
     assert {*labels[places]} == {0, 1, 2}
-    config, problem = settled(texts, "--n-train", "40", "--n-labels", "8", "--batch-size", "4")
+    config, problem = prepare_texts(
+        texts, "--n-train", "40", "--n-labels", "8", "--batch-size", "4"
+    )
     assert (len(problem.train), len(problem.train.labelled)) == (40, 8)
     pool = task_of(TextStudy(), config, problem).pool
     assert {*np.asarray(pool.data)} == {*problem.train.labelled.places}
     learned = {*problem.learn.places} | {*problem.valid.places}
     assert learned == {*problem.train.places}
     assert not learned & {*problem.test.places}
-    settled(texts, "--n-labels", "2", "--batch-size", "2")  # no search: no held-out labels
+    prepare_texts(texts, "--n-labels", "2", "--batch-size", "2")  # no search: no held-out labels
     study = TextStudy()
     assert study.count(config, problem, "final", PRE_TRAINING) == 8
-    views, _ = settled(texts, "--n-train", "40", "--n-labels", "8", "--method", "dropout")
+    views, _ = prepare_texts(texts, "--n-train", "40", "--n-labels", "8", "--method", "dropout")
     assert study.count(views, problem, "final", PRE_TRAINING) == 40
-    more, _ = settled(texts, "--draws", "100")
+    more, _ = prepare_texts(texts, "--draws", "100")
     assert study.count(more, problem, "final", PRE_TRAINING) == 100
     assert study.count(more, problem, "final", FINE_TUNING) == 8
 
 
-def test_a_vocabulary_is_learned_from_training_texts_alone(texts):
-    _, problem = settled(texts, "--pairs", str(texts / "pairs.txt"))
+def test_vocabulary_is_learned_from_training_texts_only(texts):
+    _, problem = prepare_texts(texts, "--pairs", str(texts / "pairs.txt"))
     assert "film" in problem.encoder.words.pieces
     assert not any("one" in piece for piece in problem.encoder.words.pieces)  # only in a pair
     assert problem.pairs is not None
@@ -206,9 +208,9 @@ def test_a_vocabulary_is_learned_from_training_texts_alone(texts):
 
 
 @pytest.mark.parametrize(("rate", "size"), [("0", 5), ("0.3", 600)])
-def test_two_dropouts_of_a_text_are_compared(rate, size, texts):
+def test_measure_dropout_matches_reference_uniformity(rate, size, texts):
     """Alignment is 0 without dropout; uniformity is computed on features without dropout."""
-    config, problem = settled(texts, "--dropout", rate)
+    config, problem = prepare_texts(texts, "--dropout", rate)
     task = task_of(TextStudy(), config, problem)
     places = jnp.arange(size, dtype=jnp.int32) % 20
     given = task.init(jax.random.key(0))
@@ -220,45 +222,47 @@ def test_two_dropouts_of_a_text_are_compared(rate, size, texts):
     assert float(uniformity) == pytest.approx(np.log(np.mean(np.exp(-2 * square))), abs=1e-5)
 
 
-def test_labels_may_be_left_unread(texts):
-    config, problem = settled(texts, *DROPOUT, "--label-col", "", "--loss", "debiased")
+def test_empty_label_col_ignores_labels(texts):
+    config, problem = prepare_texts(texts, *DROPOUT, "--label-col", "", "--loss", "debiased")
     assert (len(problem.train), problem.train.classes, len(problem.test.evaluated)) == (60, (), 30)
     assert config.objective.tau_plus == 0.01
-    config, problem = settled(texts, *DROPOUT, "--loss", "debiased")
+    config, problem = prepare_texts(texts, *DROPOUT, "--loss", "debiased")
     assert config.objective.tau_plus == pytest.approx(1 / 3)
 
 
-def test_broken_weights_are_reported(texts, tmp_path):
+def test_reports_invalid_weights(texts, tmp_path):
     def load(*flags):
         config, _, _ = configure(TextStudy(), ["--data", str(texts), "--weights", *flags])
         return TextStudy().load(config, lambda _: None)
 
-    def said(*flags):
+    def error_of(*flags):
         with raises((ValueError, OSError)) as caught:
             load(*flags)
         return str(caught.value)
 
     own = texts / "weights"
-    assert "`n_heads` must be given" in said(str(own))
-    assert "--length" not in said(str(own), "--heads", "5")
-    assert "must be at most 10, the places of" in said(str(own), "--heads", "3", "--length", "11")
-    assert "expected a model.safetensors, got none" in said(str(tmp_path))
+    assert "`n_heads` must be given" in error_of(str(own))
+    assert "--length" not in error_of(str(own), "--heads", "5")
+    assert "must be at most 10, the places of" in error_of(
+        str(own), "--heads", "3", "--length", "11"
+    )
+    assert "expected a model.safetensors, got none" in error_of(str(tmp_path))
     (tmp_path / "model.npz").write_bytes((own / "model.npz").read_bytes())
-    assert "vocab.txt" in said(str(tmp_path), "--heads", "3")
+    assert "vocab.txt" in error_of(str(tmp_path), "--heads", "3")
     more = (*SPECIAL, *map(str, range(40)))
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in more))
-    assert "expected the 40 pieces of" in said(str(tmp_path), "--heads", "3", "--length", "9")
+    assert "expected the 40 pieces of" in error_of(str(tmp_path), "--heads", "3", "--length", "9")
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     (tmp_path / "vocab.txt").write_text((own / "vocab.txt").read_text())
     problem = load(str(tmp_path), "--heads", "3", "--length", "9")
     assert not problem.encoder.words.lowercase
 
 
-def test_a_part_for_validation_decides(tmp_path, texts):
+def test_given_validation_part_is_used(tmp_path, texts):
     for name in ("train", "test"):
         (tmp_path / f"{name}.tsv").write_text((texts / f"{name}.tsv").read_text())
     (tmp_path / "dev.tsv").write_text((texts / "test.tsv").read_text())
-    _, problem = settled(tmp_path)
+    _, problem = prepare_texts(tmp_path)
     assert (len(problem.valid), len(problem.learn), len(problem.train)) == (30, 60, 60)
     with raises(ValueError, match="has a part for validation"):
-        settled(tmp_path, "--valid-fraction", "0.2")
+        prepare_texts(tmp_path, "--valid-fraction", "0.2")

@@ -1,4 +1,4 @@
-"""The flag --tile of the commands of representation learning, and --bins of the Bayesian loss."""
+"""Flags --tile of the representation-learning commands and --bins of the Bayesian loss."""
 
 from pathlib import Path
 
@@ -36,14 +36,14 @@ def test_tiles_and_bins_reach_the_task(name, texts):
     assert of.new_study.schema.from_json(stored, Path("config.json")) == config
 
 
-def test_directclr_has_tiles():
+def test_directclr_supports_tiles():
     flags = ["--method", "directclr", "--first-features", "8", "--width", "4", "--tile", "8"]
     config, problem = prepare(MODALITIES["images"].new_study, flags)
     assert task_of(MODALITIES["images"].new_study, config, problem).tile == 8
 
 
 @pytest.mark.slow
-def test_a_training_by_tiles_ends_as_one_without(texts, first_features, tmp_path):
+def test_tiled_training_matches_untiled(texts, first_features, tmp_path):
     """Label metrics of the history may differ: those of tiles are computed on the first anchors."""
     flags = [*MODALITIES["images"].flags(texts), "--loss", "bayesian", "--bins", "16"]
     whole = finish(images.main, tmp_path / "whole", flags)
@@ -56,7 +56,7 @@ def test_a_training_by_tiles_ends_as_one_without(texts, first_features, tmp_path
         )
 
 
-WRONG = [
+INVALID_FLAGS = [
     (["--method", "moco", "--tile", "8"], "--method moco has no --tile"),
     (["--tile", "0"], "--tile must be a whole number in [1, 2147483647], or fused, got 0"),
     (["--tile", "fused", "--mesh", "data=1"], "--tile fused is for one device"),
@@ -70,7 +70,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("name", "flags", "message"),
     [
-        *(("images", *row) for row in WRONG),
+        *(("images", *row) for row in INVALID_FLAGS),
         ("text", ["--tile", "8"], "--method triplets has no --tile"),
         ("text", ["--method", "none", "--tile", "8"], "--method none has no --tile"),
         ("graphs", ["--tile", "fused", "--loss", "info_nce_plus"], "got info_nce_plus"),
@@ -78,13 +78,13 @@ WRONG = [
         ("pairs", ["--tile", "fused", "--loss", "siglip"], "clip, debiased, hard, bayesian"),
     ],
 )
-def test_wrong_tiles_are_refused(name, flags, message, tmp_path, monkeypatch, capsys):
+def test_rejects_invalid_tiles(name, flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert message in refused(MODALITIES[name].module.main, flags, capsys)
 
 
 @pytest.mark.parametrize("stored", [7.5, "many", True, -1])
-def test_a_damaged_tile_is_named(stored):
+def test_rejects_invalid_stored_tile(stored):
     config = to_json(Config())
     config["training"]["tile"] = stored
     with raises(
@@ -93,7 +93,7 @@ def test_a_damaged_tile_is_named(stored):
         SCHEMA.from_json(config, Path("config.json"))
 
 
-def test_configurations_of_older_runs_are_read(texts):
+def test_older_config_loads_without_tile_and_bins(texts):
     flags = [*MODALITIES["images"].flags(texts), "--loss", "bayesian"]
     config, _ = prepare(MODALITIES["images"].new_study, flags)
     stored = to_json(config)
@@ -105,7 +105,7 @@ def test_configurations_of_older_runs_are_read(texts):
 
 
 @pytest.mark.parametrize("entries", [LOSSES, IMAGE_LOSSES, PAIR_LOSSES])
-def test_losses_with_kernels_are_those_of_the_library(entries):
+def test_fused_entries_match_supported_losses(entries):
     views = jax.random.normal(jax.random.key(0), (2, 4, 3))
     for entry in entries.values():
         own = {"tau_plus": 0.1, "beta": 0.9, "temperature": 0.5}

@@ -67,7 +67,7 @@ def pairs_of(*parts: data.Interactions) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("include_test_items", [False, True])
-def test_nothing_is_recommended_that_the_user_has(include_test_items, saved, problem):
+def test_recommends_all_items_except_seen(include_test_items, saved, problem):
     out = saved / "recs.parquet"
     flags = ["--include-test-items"] if include_test_items else []
     assert main(["topk", "--run", str(saved), "--all", "--k", "15", "--out", str(out), *flags]) == 0
@@ -80,7 +80,7 @@ def test_nothing_is_recommended_that_the_user_has(include_test_items, saved, pro
 
 
 @pytest.mark.parametrize("name", ["recs.parquet", "recs.csv"])
-def test_many_users_are_written_a_part_at_a_time(name, saved, monkeypatch):
+def test_chunked_writing_matches_single_write(name, saved, monkeypatch):
     files = []
     for at_once in (100, 5):
         monkeypatch.setattr(_topk, "_AT_ONCE", at_once)
@@ -94,7 +94,7 @@ def test_many_users_are_written_a_part_at_a_time(name, saved, monkeypatch):
     assert not [path for path in saved.iterdir() if path.name.startswith(".")]
 
 
-def test_a_list_that_is_not_written_leaves_no_file(problem, tmp_path, monkeypatch, capsys):
+def test_failed_write_leaves_no_file(problem, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_topk, "_AT_ONCE", 5)
     users = ones(N_USERS)
     users[0, -1] = np.nan  # in the last chunk
@@ -109,7 +109,7 @@ def test_a_list_that_is_not_written_leaves_no_file(problem, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["recs.parquet", "recs.csv"])
-def test_a_list_that_exceeds_the_space_is_an_error_of_the_system(name, tmp_path):
+def test_insufficient_disk_space_raises_os_error(name, tmp_path):
     known = interactions([(0, 0)])
     lists = _topk.Lists(np.arange(12), np.ones((12, 5), np.int32), np.ones((12, 5), np.float32))
     with space(100), raises(OSError, match=f"{name}|--out cannot be written"):
@@ -143,7 +143,7 @@ def for_use(problem, tmp_path_factory, quick_compiles) -> Run:
         return run(CONFIG, problem, tmp_path_factory.mktemp("use"))
 
 
-def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[models.Tables]:
+def train_on_all_parts(problem: Problem, stop_at: int, **changes: Any) -> list[models.Tables]:
     """Returns the tables of both seeds after training on all parts."""
     everything = interactions(
         [
@@ -167,16 +167,16 @@ def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[mode
 
 
 @pytest.mark.slow
-def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use, problem, tmp_path):
-    want = from_everything(problem, for_use.choice.epochs)
+def test_model_for_use_trains_on_all_data_without_changing_scores(for_use, problem, tmp_path):
+    want = train_on_all_parts(problem, for_use.choice.epochs)
     jax.tree.map(np.testing.assert_array_equal, for_use.tables, want)
     protocol = dataclasses.replace(CONFIG.protocol, final_training="train+valid")
-    judged = run(dataclasses.replace(CONFIG, protocol=protocol), problem, tmp_path)
-    assert for_use.per_seed == judged.per_seed
+    train_valid_run = run(dataclasses.replace(CONFIG, protocol=protocol), problem, tmp_path)
+    assert for_use.per_seed == train_valid_run.per_seed
 
 
 @pytest.mark.slow
-def test_batches_come_from_the_host_where_it_is_asked_for(problem, tmp_path):
+def test_host_batches_flag_draws_batches_on_host(problem, tmp_path):
     training = dataclasses.replace(CONFIG.training, batches="host")
     protocol = dataclasses.replace(CONFIG.protocol, seed=7)
     got = run(dataclasses.replace(CONFIG, training=training, protocol=protocol), problem, tmp_path)
@@ -186,14 +186,14 @@ def test_batches_come_from_the_host_where_it_is_asked_for(problem, tmp_path):
             batches=tasks.host_interactions(log, 16, seed=7)
         )
     }
-    want = from_everything(problem, got.choice.epochs, **seeds, **batches)
+    want = train_on_all_parts(problem, got.choice.epochs, **seeds, **batches)
     jax.tree.map(np.testing.assert_array_equal, got.tables, want)
-    on_device = from_everything(problem, got.choice.epochs, **seeds)
+    on_device = train_on_all_parts(problem, got.choice.epochs, **seeds)
     assert not np.array_equal(got.tables[0].users, on_device[0].users)
 
 
 @pytest.mark.slow
-def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path):
+def test_training_for_use_resumes_bit_identically(for_use, problem, tmp_path):
     config = dataclasses.replace(
         CONFIG, output=dataclasses.replace(CONFIG.output, checkpoint_seconds=0)
     )
@@ -211,7 +211,7 @@ def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path)
     assert again.per_seed == for_use.per_seed
 
 
-def test_a_model_that_knows_the_test_part_is_not_judged_by_it(problem, tmp_path, capsys):
+def test_rejects_test_items_for_model_trained_on_test_part(problem, tmp_path, capsys):
     tables = models.Tables(ones(N_USERS), ones(N_ITEMS))
     model = Model(tables, problem.known, problem.test, ("train", "valid", "test"))
     save_model(tmp_path, model, CONFIG)
@@ -219,7 +219,7 @@ def test_a_model_that_knows_the_test_part_is_not_judged_by_it(problem, tmp_path,
     assert "was trained on its test part" in one_line(capsys.readouterr().err)
 
 
-def test_a_model_of_an_earlier_version_is_refused(saved, capsys):
+def test_rejects_model_of_earlier_version(saved, capsys):
     path = saved / "checkpoint" / "model.npz"
     stored, meta = train.load_checkpoint(path)
     del stored["test_indptr"], stored["test_items"]
@@ -228,7 +228,7 @@ def test_a_model_of_an_earlier_version_is_refused(saved, capsys):
     assert "expected the arrays" in one_line(capsys.readouterr().err)
 
 
-def test_a_list_that_is_short_says_so(saved, problem, capsys):
+def test_reports_lists_shorter_than_k(saved, problem, capsys):
     has = pairs_of(problem.known, problem.test)
     left = N_ITEMS - len({item for user, item in has if user == "u3"})
     assert main(["topk", "--run", str(saved), "--user", "u3", "--k", "12"]) == 0
@@ -242,14 +242,14 @@ def test_a_list_that_is_short_says_so(saved, problem, capsys):
     assert "fewer than" not in capsys.readouterr().out
 
 
-def test_a_model_that_diverged_recommends_nothing(problem, tmp_path, capsys):
+def test_rejects_diverged_model(problem, tmp_path, capsys):
     tables = models.Tables(np.nan * ones(N_USERS), ones(N_ITEMS))
     save_model(tmp_path, Model(tables, problem.known, problem.test, ("train",)), CONFIG)
     assert main(["topk", "--run", str(tmp_path), "--user", "u0"]) == 2
     assert "diverged" in capsys.readouterr().err
 
 
-def test_a_long_id_stays_in_one_piece_in_a_file(problem, tmp_path, capsys):
+def test_long_ids_are_not_wrapped_in_output(problem, tmp_path, capsys):
     names = np.array([f"[i]{i}-" + "x" * 100 for i in range(N_ITEMS)])
     parts = (dataclasses.replace(part, item_ids=names) for part in (problem.known, problem.test))
     tables = models.Tables(ones(N_USERS), ones(N_ITEMS))

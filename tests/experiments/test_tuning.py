@@ -127,9 +127,9 @@ def test_an_earlier_space_wins_within_four_percent(scores, want):
     assert _preferred(found, sizes, 1) == (chosen[want], EPOCHS, scores[want])
 
 
-def test_candidates_of_a_blend_are_the_best_of_each_kind_that_is_close():
-    """Kinds c, e and f are left out: too low, not trained completely, diverged. Point 3 of kind b
-    has a better score by its short training alone."""
+def test_blend_candidates_are_best_of_each_close_kind():
+    """Kinds c, e and f are excluded: too low, not trained completely, diverged. Point 3 of kind b
+    has a better score only in its short training."""
     kinds = "a", "a", "b", "b", "c", "e", "f", "d"
     spaces = [replace(space(0), kind=kind) for kind in kinds]
     short = train.RungResult(0, (3, 5), (2.0, 2.0), (SHORT,) * 2, 1.0)
@@ -142,8 +142,8 @@ def test_candidates_of_a_blend_are_the_best_of_each_kind_that_is_close():
     assert all(member.config is spaces[member.point].config for member in members)
 
 
-def test_the_limit_of_time_leaves_points_untried(tmp_path, monkeypatch):
-    """Half of four minutes lasts for two trainings of a minute, the rest for five points."""
+def test_time_limit_leaves_points_untried(tmp_path, monkeypatch):
+    """Half of four minutes allows two trainings of a minute, the rest five points."""
     training = Training(seconds=60)
     monkeypatch.setattr("crl_jax.train._halving.time.monotonic", lambda: training.now)
     result, _ = search([space(*range(24), minutes=4)], training, tmp_path)
@@ -154,7 +154,7 @@ def test_the_limit_of_time_leaves_points_untried(tmp_path, monkeypatch):
     assert "16 of 24 points" in result.said
 
 
-def test_the_limit_counts_the_time_before_an_interruption(tmp_path, monkeypatch):
+def test_time_limit_counts_time_before_interruption(tmp_path, monkeypatch):
     training = Training(seconds=10, before=50)
     monkeypatch.setattr("crl_jax.train._halving.time.monotonic", lambda: training.now)
     search([space(*range(24), minutes=4)], training, tmp_path)
@@ -162,7 +162,7 @@ def test_the_limit_counts_the_time_before_an_interruption(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("end_at", range(4))
-def test_an_interrupted_search_goes_on(end_at, tmp_path):
+def test_interrupted_search_resumes_to_same_result(end_at, tmp_path):
     spaces, diverging = [space(*range(1, 12)), space(40, loss="b")], (3.0, 40.0)
     whole = Training(diverging=diverging)
     want, lines = search(spaces, whole, tmp_path / "whole")
@@ -186,9 +186,7 @@ def test_diverged_points_are_not_chosen(tmp_path):
 
 
 @pytest.mark.parametrize(("minutes", "last"), [(None, [[7], [5]]), (100.0, [[7, 6, 8], [5]])])
-def test_without_a_limit_of_time_the_best_of_each_loss_is_trained_completely(
-    minutes, last, tmp_path
-):
+def test_best_point_of_each_loss_is_trained_completely(minutes, last, tmp_path):
     training = Training()
     spaces = [space(7, 6, 8, 9, 10, 11, minutes=minutes), space(1, 2, 3, 4, 5, loss="b")]
     search(spaces, training, tmp_path)
@@ -196,19 +194,19 @@ def test_without_a_limit_of_time_the_best_of_each_loss_is_trained_completely(
 
 
 @pytest.mark.parametrize("rates", [(7, 8), (7,)])
-def test_a_search_in_which_all_diverge_is_an_error(rates, tmp_path):
+def test_raises_if_all_points_diverge(rates, tmp_path):
     with raises(train.TrainingDiverged, match="No run of the search"):
         search([space(*rates)], Training(diverging=(7.0, 8.0)), tmp_path)
 
 
 def vectors_of(fitted, run):
-    """The learning rate and the seed of a run."""
+    """Returns the learning rate and the seed of a run as its vectors."""
     values = [fitted.run_params[name][run] for name in ("lr", "seeds")]
     return Tables(np.float32([values]), np.float32([values]))
 
 
 @pytest.mark.parametrize("diverging", [(), (8.0,), (7.0, 8.0)])
-def test_candidates_of_a_blend_have_the_vectors_of_their_first_seed(diverging, tmp_path):
+def test_blend_candidates_have_tables_of_first_seed(diverging, tmp_path):
     """The space of 7 and 8 has the best point of the first kind, unless both diverge."""
     training = Training(diverging=diverging)
     spaces = [space(7, 8), space(6.95, loss="b"), space(6.9, loss="c")]
@@ -234,13 +232,13 @@ def blending(of):
 @pytest.mark.parametrize(
     "content", ["[1]", "[{}]", "{}", '[{"trained":[0],"n_runs":2,"entries":[]}]']
 )
-def test_a_record_of_something_else_is_refused(content, tmp_path):
+def test_rejects_invalid_search_record(content, tmp_path):
     (tmp_path / "halving.json").write_text(content)
     with raises(ValueError, match=r"halving\.json: expected the trainings of a search"):
         search([space(1, 2)], Training(), tmp_path)
 
 
-def test_a_checkpoint_of_a_recorded_training_is_removed(tmp_path):
+def test_removes_checkpoint_of_recorded_training(tmp_path):
     search([space(1, 2)], Training(), tmp_path)
     left = tmp_path / "tune-0-0.npz"  # as after a kill between the record and the removal
     left.write_bytes(b"checkpoint")

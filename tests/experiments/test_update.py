@@ -39,17 +39,17 @@ def run(ratings, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("standard_promotion", "quick_compiles")
-def test_rows_and_tables_come_to_the_same(run):
-    said, chosen, by_rows = run()
+def test_row_updates_match_dense_updates(run):
+    report, chosen, by_rows = run()
     assert chosen == "rows"
-    assert "a step updates the rows that its batch reads: 106 rows, at most 12 are read" in said
-    said, chosen, by_tables = run("--optimizer-mode", "dense")
+    assert "a step updates the rows that its batch reads: 106 rows, at most 12 are read" in report
+    report, chosen, by_tables = run("--optimizer-mode", "dense")
     assert chosen == "dense"
-    assert "a step updates whole tables: 106 rows" in said
+    assert "a step updates whole tables: 106 rows" in report
     assert by_rows == pytest.approx(by_tables, abs=1e-3)
 
 
-def settled(
+def resolve_mode(
     training: dict[str, Any],
     sampler: samplers.Sampler | None = None,
     encoder: str = "mf",
@@ -81,10 +81,10 @@ def settled(
         ({"training": {}, "loss": "dpl", "n_neg": 2, "n_pos": 3}, "dense", 28),
     ],
 )
-def test_rows_are_taken_where_they_cost_less_and_come_to_the_same(given, chosen, n_read):
-    update, said = settled(**given)
+def test_row_updates_are_chosen_if_cheaper_and_equivalent(given, chosen, n_read):
+    update, report = resolve_mode(**given)
     assert update == chosen
-    assert said.endswith(f": 106 rows, at most {n_read} are read")
+    assert report.endswith(f": 106 rows, at most {n_read} are read")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_rows_are_taken_where_they_cost_less_and_come_to_the_same(given, chosen,
         (["--sampler", "dns"], "with --optimizer adam needs a --sampler that does not use scores"),
     ],
 )
-def test_rows_that_cannot_be_are_refused(ratings, tmp_path, capsys, flags, message):
+def test_rejects_unsupported_row_updates(ratings, tmp_path, capsys, flags, message):
     out = tmp_path / "run"
     flags = ["--optimizer-mode", "rows", *flags, "--out", str(out)]
     assert main(["--data", str(ratings), *SMALL, *flags]) == 2
@@ -104,7 +104,7 @@ def test_rows_that_cannot_be_are_refused(ratings, tmp_path, capsys, flags, messa
     assert not out.exists()
 
 
-def test_the_optimizer_is_that_of_what_was_settled():
+def test_optimizer_matches_resolved_mode():
     hints = get_type_hints(TrainOptions)
     assert {*get_args(hints["schedule"])} == {*SCHEDULES}
     names = get_args(hints["optimizer"])
@@ -121,18 +121,18 @@ def test_the_optimizer_is_that_of_what_was_settled():
             assert (rows.rule, rows.learning_rate) == (ROW_RULES[name], 0.5)
 
 
-def test_rows_are_counted():
+def test_row_reads_depend_on_sampler():
     assert tasks.count_row_reads(samplers.RNS(), 10, 3, 2, 4) == 10 * (1 + 1 + 3 + 2 + 4)
     assert tasks.count_row_reads(samplers.InBatch(), 10, 3, 0, 0) == 20
     assert tasks.count_row_reads(samplers.SharedRNS(anchors=4), 10, 7, 0, 0) == 20 + 3 * 7
 
 
 @pytest.mark.parametrize(("platform", "cost"), [("cpu", 4), ("gpu", 7), ("cuda", 7), ("tpu", 6)])
-def test_the_choice_is_that_of_the_platform(platform, cost):
+def test_row_update_threshold_depends_on_platform(platform, cost):
     assert train.prefer_row_updates(25 * cost + 1, 25, platform)
     assert not train.prefer_row_updates(25 * cost, 25, platform)
 
 
-def test_an_unknown_platform_is_refused():
+def test_rejects_unknown_platform():
     with raises(ValueError, match="`platform` must be one of .*'cpu'.*, got 'npu'"):
         train.prefer_row_updates(100, 25, "npu")
