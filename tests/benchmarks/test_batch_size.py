@@ -1,4 +1,4 @@
-"""Rules of the benchmark of batch sizes, and its rows on a small dataset."""
+"""Batch-size benchmark: learning-rate rules, and rows on a small dataset."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from crl_jax import data
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
-def test_rules_agree_at_the_base_and_scale_the_learning_rate():
+def test_rules_agree_at_base_size_and_scale_learning_rate():
     rates = {name: rule.learning_rate(0.01, 4096) for name, rule in batch_size.RULES.items()}
     assert rates["constant"] == 0.01
     assert rates["square root"] == rates["square root, warm-up"] == pytest.approx(0.02)
@@ -17,7 +17,7 @@ def test_rules_agree_at_the_base_and_scale_the_learning_rate():
     assert {rule.learning_rate(0.01, 1024) for rule in batch_size.RULES.values()} == {0.01}
 
 
-def test_a_row_per_rule_with_scores_of_its_own_runs():
+def test_measure_returns_one_row_per_rule():
     log = data.simulate(n_users=40, n_items=50, n_exposed=40, seed=1).interactions
     split = data.with_validation(data.split_by_ratio(log, test=0.2), valid=0.1)
     rows = batch_size.measure(split, "bpr", 4096, 2, epochs=4)

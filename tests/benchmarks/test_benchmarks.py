@@ -29,7 +29,7 @@ from crl_jax.baselines import EASE
 from experiments.recommend.recipes import RECIPES
 
 
-class Here:
+class LocalWorker:
     """Contestant in this process, in place of ``Worker``."""
 
     def __init__(self, make, *args, **_):
@@ -65,12 +65,10 @@ def runs(monkeypatch) -> list[str]:
     return done
 
 
-def test_quality_refuses_a_loss_without_a_recipe_before_it_trains_any(
-    runs, monkeypatch, tmp_path, capsys
-):
-    with raises(SystemExit) as left:
+def test_quality_rejects_loss_without_recipe_before_training(runs, monkeypatch, tmp_path, capsys):
+    with raises(SystemExit) as exit_info:
         call(quality, monkeypatch, "--data", tmp_path, "--losses", "bpr", "mpr")
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     assert "bpr, bce" in capsys.readouterr().err
     assert not runs
 
@@ -123,7 +121,7 @@ def contest(monkeypatch):
     return set_references
 
 
-def test_training_compares_losses_after_equally_many_epochs(contest, monkeypatch, tmp_path):
+def test_training_compares_losses_after_equal_epochs(contest, monkeypatch, tmp_path):
     contest(lambda epoch: 1 / epoch)
     call(training, monkeypatch, "--repeats", 1, "--out", tmp_path / "training.csv")
     found = read_csv(tmp_path / "training.csv")
@@ -135,14 +133,14 @@ def test_training_compares_losses_after_equally_many_epochs(contest, monkeypatch
 
 
 @pytest.mark.parametrize("other", [1.2, 0.85, float("nan")])
-def test_training_keeps_the_results_that_it_does_not_trust(contest, other, monkeypatch, tmp_path):
+def test_training_writes_results_if_losses_differ(contest, other, monkeypatch, tmp_path):
     contest(lambda epoch: other / epoch)
     with raises(SystemExit, match="the loss of theirs is"):
         call(training, monkeypatch, "--repeats", 1, "--out", tmp_path / "training.csv")
     assert len(read_csv(tmp_path / "training.csv")) == 2
 
 
-def test_evaluation_takes_medians_and_refuses_other_rankings():
+def test_evaluation_reports_medians_and_rejects_other_rankings():
     run = {
         "speeds": [1.0, 2.0, 9.0], "cpu_speeds": [1.0], "preparation_seconds": 0.1,
         "first_call_extra_seconds": 0.2, "load": 0.3, "peak_mb": 5.0,
@@ -157,7 +155,7 @@ def test_evaluation_takes_medians_and_refuses_other_rankings():
         evaluation.check([ours, theirs])
 
 
-def test_confidence_keeps_the_results_that_it_does_not_trust(monkeypatch, tmp_path):
+def test_confidence_writes_results_if_error_is_too_large(monkeypatch, tmp_path):
     row = {"what": "formula", "rule": "density", "law": "smoothed", "largest_error": 0.1}
     monkeypatch.setattr(confidence, "measure", lambda *_: [row])
     out = tmp_path / "confidence.csv"
@@ -170,7 +168,7 @@ def test_confidence_keeps_the_results_that_it_does_not_trust(monkeypatch, tmp_pa
 @pytest.fixture
 def few_contestants(monkeypatch):
     """Runs two contestants of ``in_batch`` here; the second one returns ``answer``."""
-    monkeypatch.setattr(in_batch, "Worker", Here)
+    monkeypatch.setattr(in_batch, "Worker", LocalWorker)
     monkeypatch.setattr(in_batch, "THREADS", [])
     monkeypatch.setattr(in_batch, "MASKS", {"crl_jax, training": "seen"})
     monkeypatch.setattr(_report.importlib.metadata, "version", lambda _: "1.2.3")
@@ -207,7 +205,7 @@ def test_in_batch_times_nothing_if_a_value_or_gradient_is_wrong(
         call(in_batch, monkeypatch, "--batches", 12)
 
 
-def test_a_missing_package_is_reported_before_anything_is_measured(monkeypatch):
+def test_missing_package_is_reported_before_measuring(monkeypatch):
     def missing(name: str) -> str:
         raise _report.importlib.metadata.PackageNotFoundError(name)
 
@@ -218,13 +216,13 @@ def test_a_missing_package_is_reported_before_anything_is_measured(monkeypatch):
 
 
 @pytest.mark.parametrize("repeats", ["0", "-1", "some"])
-def test_nothing_is_measured_no_times(repeats, monkeypatch, capsys):
+def test_rejects_invalid_repeats(repeats, monkeypatch, capsys):
     with raises(SystemExit):
         call(training, monkeypatch, "--repeats", repeats)
     assert "at least 1" in capsys.readouterr().err
 
 
-def test_a_table_that_cannot_be_written_leaves_the_earlier_one(tmp_path):
+def test_interrupted_csv_write_keeps_earlier_file(tmp_path):
     path = tmp_path / "rows.csv"
     _report.write_csv(path, [{"a": 1}])
 
@@ -245,7 +243,7 @@ def test_contestants_are_called_alternately():
     assert order == [*"aabbaabb"]
 
 
-def test_a_worker_answers_and_reports_its_end():
+def test_worker_returns_results_and_reports_exit_status():
     worker = _processes.Worker(counter, 5, "SOME", env={"SOME": "value"})
     assert (worker.first, worker(1), worker(10)) == ("value", 5, 60)
     worker.end()
@@ -256,7 +254,7 @@ def test_a_worker_answers_and_reports_its_end():
 @pytest.fixture
 def few_rows(monkeypatch):
     """Runs the contestants of :mod:`benchmarks.rows` here, on small tables and batches."""
-    for name, value in {"BATCH": 64, "BLOCK": 128, "SAMPLE": 100, "Worker": Here}.items():
+    for name, value in {"BATCH": 64, "BLOCK": 128, "SAMPLE": 100, "Worker": LocalWorker}.items():
         monkeypatch.setattr(rows, name, value)
     monkeypatch.setattr(rows, "theirs", lambda n: rows.ours(rows.ADAGRAD, n))
     monkeypatch.setattr(_report.importlib.metadata, "version", lambda _: "1.2.3")
@@ -273,7 +271,7 @@ def test_rows_are_compared_with_the_dense_optimizer(
 
 
 @pytest.mark.parametrize("wrong", ["loss", "rows"])
-def test_rows_that_are_wrong_are_refused(wrong, few_rows):
+def test_rows_rejects_wrong_losses_and_tables(wrong, few_rows):
     tables = [rows.table_of(100, side).astype(np.float64) for side in (0, 1)]
     users, items = (table[ids[0]] for table, ids in zip(tables, rows.ids_of(100, 0), strict=True))
     scores = (users * items).sum(-1)
@@ -286,7 +284,9 @@ def test_rows_that_are_wrong_are_refused(wrong, few_rows):
 
 
 @pytest.mark.slow
-def test_stages_of_scale_follow_each_other(monkeypatch, tmp_path, standard_promotion):
+def test_scale_runs_stages_in_order_and_rejects_wrong_ndcg(
+    monkeypatch, tmp_path, standard_promotion
+):
     monkeypatch.setattr(scale, "in_process", lambda stage, *args: stage(*args))
     monkeypatch.setattr(_report.importlib.metadata, "version", lambda _: "1.2.3")
     monkeypatch.setattr(scale, "DIM", 4)
@@ -302,14 +302,14 @@ def test_stages_of_scale_follow_each_other(monkeypatch, tmp_path, standard_promo
     assert all(float(row["gigabytes"]) > 0 and float(row["seconds"]) > 0 for row in found)
 
 
-def test_scale_compares_with_crl_jax_where_it_was_measured():
+def test_scale_compares_ndcg_only_with_measured_crl_jax():
     others = [{"name": name, "ndcg": ndcg} for name, ndcg in (("PyTorch", 0.3), ("implicit", 0.4))]
     scale.check(others)
     with pytest.raises(SystemExit, match=r"of implicit is 0\.4, of crl_jax 0\.3"):
         scale.check([{"name": "crl_jax", "ndcg": 0.3}, *others])
 
 
-def test_baselines_are_measured_on_a_data_set_and_a_sample(ratings, monkeypatch, tmp_path):
+def test_baselines_are_measured_on_dataset_and_sample(ratings, monkeypatch, tmp_path):
     monkeypatch.setattr(baselines, "in_process", lambda measure, *args, env: measure(*args))
     monkeypatch.setattr(baselines, "FILES", {"log": ratings.name, baselines.SAMPLE: ratings.name})
     monkeypatch.setenv("CRL_DATA", str(ratings.parent))

@@ -1,4 +1,4 @@
-"""Blends of filters and trained models, against lists of all users computed one by one."""
+"""Blends of filters and trained models, compared with a per-user reference."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,7 @@ def split():
     return data.split_by_ratio(log, test=0.2, seed=0)
 
 
-def test_sums_of_standardised_scores_are_evaluated(split, monkeypatch):
+def test_blend_recall_matches_per_user_reference(split, monkeypatch):
     monkeypatch.setattr(blends, "_BLOCK", 7)
     rng = np.random.default_rng(0)
     tables = [rng.normal(size=(40, 60)), 100 * rng.normal(size=(40, 60)) + 3]
@@ -32,7 +32,7 @@ def test_sums_of_standardised_scores_are_evaluated(split, monkeypatch):
     np.testing.assert_allclose(found["recall@20"], recalls, rtol=1e-6)
 
 
-def test_some_users_are_evaluated(split):
+def test_evaluates_subset_of_users(split):
     scores = np.random.default_rng(0).normal(size=(40, 60))
     (all_users,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)])
     (some,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)], 5)
@@ -40,11 +40,11 @@ def test_some_users_are_evaluated(split):
     assert np.isin(some["ndcg@20"], all_users["ndcg@20"]).all()
 
 
-def test_equal_scores_stay_zero():
+def test_standardized_constant_scores_are_zero():
     np.testing.assert_array_equal(blends.standardized(np.full((2, 5), 3.0)), 0)
 
 
-def test_members_score_the_users_and_items_of_the_split(split):
+def test_member_scores_follow_ids_of_split(split):
     """The trained model has read the same data in another order."""
     order = np.random.default_rng(1).permutation(len(split.train))
     ids = split.train.user_ids[split.train.users], split.train.item_ids[split.train.items]
@@ -62,7 +62,7 @@ def test_members_score_the_users_and_items_of_the_split(split):
         np.testing.assert_allclose(of_model(chosen)[place], want, rtol=1e-5, atol=1e-5)
 
 
-def test_the_gain_of_the_blend_is_tested_over_users():
+def test_blend_gain_uses_paired_t_test_over_users():
     rng = np.random.default_rng(0)
     scores = {name: rng.random(50) for name in ("a", "b", "a + b")}
     found = {n: [{"ndcg@20": x, "recall@20": x}] for n, x in scores.items()}
@@ -74,7 +74,7 @@ def test_the_gain_of_the_blend_is_tested_over_users():
     assert "p_users" not in rows[2]
 
 
-def test_several_seeds_count_by_their_mean():
+def test_blend_with_several_seeds_reports_mean():
     rng = np.random.default_rng(1)
     seeds = [{"ndcg@20": rng.random(30), "recall@20": rng.random(30)} for _ in range(3)]
     alone, blend = blends.compared({"a": seeds[:1], "a + b": seeds}, "a + b")
@@ -85,7 +85,7 @@ def test_several_seeds_count_by_their_mean():
     assert alone["gain_of_blend"] == pytest.approx(np.mean(means) - means[0])
 
 
-def test_weights_are_decided_one_after_the_other(split):
+def test_weights_are_selected_sequentially(split):
     """The members are noise, a model that knows the test part, and one with equal scores."""
     known = np.zeros((40, 60))
     known[split.test.users, split.test.items] = 1

@@ -1,4 +1,4 @@
-"""The benchmark of cold items: its features, references, selection and metrics."""
+"""Cold-item benchmark: features, references, selection and metrics."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 @pytest.fixture(scope="module")
-def given():
+def cold_problem():
     simulated = data.simulate(n_users=80, n_items=90, n_exposed=60, seed=2)
     table = data.simulate_features(simulated.item_factors, noise=0.0)
     outer = data.hold_out_items(simulated.interactions, fraction=0.3)
@@ -28,29 +28,29 @@ def test_films_have_genres_and_decades(tmp_path):
     assert list(table.bags["decade"]) == [("1990s",), ("1980s",)]
 
 
-def test_references_rank_by_what_they_know(given):
-    found = cold_items.references(given)
+def test_references_beat_random_where_informative(cold_problem):
+    found = cold_items.references(cold_problem)
     assert found["popularity"]["all"] == 0  # no cold item is above a warm one
     assert found["content kNN"]["cold"] > found["random"]["cold"] + 0.1
     assert found["popularity"]["warm"] > found["random"]["warm"]
 
 
-def test_metrics_of_an_encoder_are_those_of_its_tables(given):
-    log = given.train
-    encoder = models.FeatureEncoder(log.n_users, log.n_items, 4, item_features=given.warm)
+def test_encoder_metrics_match_explicit_tables(cold_problem):
+    log = cold_problem.train
+    encoder = models.FeatureEncoder(log.n_users, log.n_items, 4, item_features=cold_problem.warm)
     params = jax.jit(encoder.init)(jax.random.key(0))
 
     class Task:
         pass
 
     Task.encoder = encoder
-    got = cold_items.measure(given.layouts, given.cold, Task, params, None)
+    got = cold_items.measure(cold_problem.layouts, cold_problem.cold, Task, params, None)
     users = np.asarray(params["users"], np.float64)
     part = params["item_features"]
-    features = dense_features(given.cold)
+    features = dense_features(cold_problem.cold)
     weights = np.concatenate([part["categories"], part["dense"]])
     scores = models.Tables(users.astype("f4"), (features @ weights).astype("f4"))
-    want = cold_items.ndcg({"cold": given.layouts["cold"]}, {"cold": scores})["cold"]
+    want = cold_items.ndcg({"cold": cold_problem.layouts["cold"]}, {"cold": scores})["cold"]
     assert got["cold"] == pytest.approx(float(want), abs=1e-3)
     assert set(got) == {"cold", "all", "warm"}
 

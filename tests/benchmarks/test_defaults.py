@@ -1,4 +1,4 @@
-"""Regret and ranks of the benchmark of the defaults."""
+"""Defaults benchmark: regret, ranks, stored results and baselines."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_regret_is_relative_to_the_best_single_trained_model():
     assert [r["regret"] for r in rows] == pytest.approx([0.2, 0.0, -0.2, -0.1, 0.0])
 
 
-def test_rows_of_other_datasets_and_methods_stay(tmp_path):
+def test_update_keeps_rows_of_other_datasets_and_methods(tmp_path):
     sizes, first = {"users": 5, "chosen": "lr=1"}, {"numpy": "1"}
     rows = [
         sizes | row(dataset, method, "defaults", score)
@@ -54,7 +54,7 @@ def test_stored_results_do_not_change_if_they_are_written_again(tmp_path):
 
 
 @pytest.mark.parametrize("minutes", ["-1", "nan", "inf"])
-def test_times_of_searches_are_checked_before_a_run(minutes, monkeypatch, tmp_path, capsys):
+def test_rejects_invalid_minutes_before_run(minutes, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(defaults, "run", lambda *_: pytest.fail("a run has begun"))
     monkeypatch.chdir(tmp_path)
     with raises(SystemExit):
@@ -62,7 +62,7 @@ def test_times_of_searches_are_checked_before_a_run(minutes, monkeypatch, tmp_pa
     assert f"--minutes must be finite, at least 0, got {minutes}" in capsys.readouterr().err
 
 
-def test_methods_are_ranked_among_those_of_equal_mode():
+def test_methods_are_ranked_within_mode():
     scores = {"x": (0.4, 0.1), "y": (0.2, 0.2), "z": (0.3, 0.3)}
     rows = [
         row(dataset, method, "defaults", score, seconds)
@@ -79,7 +79,7 @@ def test_methods_are_ranked_among_those_of_equal_mode():
     assert found["x", "defaults"]["seconds"] == 2.0
 
 
-def test_a_part_keeps_the_ids_of_some_users():
+def test_part_samples_users_and_keeps_ids():
     log = data.simulate(n_users=60, n_items=50, n_exposed=30, seed=1).interactions
     found = defaults.part(log, 30, 0, 2, share=0.5)
     assert found.n_users <= 30
@@ -91,7 +91,7 @@ def test_a_part_keeps_the_ids_of_some_users():
     np.testing.assert_array_equal(again.items, found.items)
 
 
-def test_baselines_are_scored_on_the_split_of_a_run():
+def test_baselines_are_evaluated_on_split_of_run():
     log = data.simulate(n_users=60, n_items=50, n_exposed=30, seed=1).interactions
     found = {r["method"]: r["ndcg@20"] for r in defaults.fitted(log)}
     split = data.split_by_ratio(log, test=0.2, seed=0)

@@ -1,4 +1,4 @@
-"""Test metrics of a training-free filter, and its published ones."""
+"""Filters benchmark: test metrics of training-free filters, and published results."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from crl_jax import baselines, data
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-def test_metrics_are_those_of_the_test_part():
+def test_recall_matches_per_user_reference():
     log = data.simulate(n_users=40, n_items=60, n_exposed=30, seed=1).interactions
     split = data.split_by_ratio(log, test=0.2, seed=0)
     model = baselines.Popularity()
@@ -28,8 +28,8 @@ def test_metrics_are_those_of_the_test_part():
     ("dataset", "published"),
     [("gowalla", ["GF-CF", "BSPM", "ChebyCF"]), ("yelp2018", ["GF-CF", "BSPM"])],
 )
-def test_published_metrics_belong_to_a_dataset(dataset, published):
+def test_published_metrics_exist_per_dataset(dataset, published):
     found = filters.models(dataset)
     assert list(found) == ["GF-CF", "BSPM", "ChebyCF"]
-    of_paper = {"recall@20_published", "ndcg@20_published", "source"}
-    assert [name for name, (_, row) in found.items() if row.keys() >= of_paper] == published
+    columns = {"recall@20_published", "ndcg@20_published", "source"}
+    assert [name for name, (_, row) in found.items() if row.keys() >= columns] == published

@@ -19,7 +19,7 @@ COMMANDS = {"images": Images, "graphs": GraphStudy, "pairs": Pairs}
 
 
 @pytest.mark.parametrize("name", findings.STUDIES)
-def test_the_commands_accept_the_flags(name):
+def test_commands_accept_study_flags(name):
     """The first and the last setting, on the first and the last dataset."""
     study = findings.STUDIES[name]
     datasets, ways, scale = [*study.datasets], [*study.ways], next(iter(study.scales))
@@ -29,7 +29,7 @@ def test_the_commands_accept_the_flags(name):
         assert config.source.data.endswith(dataset)
 
 
-def test_views_have_the_chosen_steps_alone():
+def test_views_contain_only_chosen_steps():
     config, _, _ = configure(Images(), findings._steps("crop", "noise"))
     views = config.views
     assert (views.crop, views.noise_p) == (0.08, 1)
@@ -37,7 +37,7 @@ def test_views_have_the_chosen_steps_alone():
     assert (views.cutout_p, views.rotation_p) == (0, 0)
 
 
-def test_batches_of_all_sizes_take_equally_many_steps():
+def test_batch_sizes_train_for_equal_number_of_steps():
     for scale, flags in findings.STUDIES["image-batches"].scales.items():
         n, steps = int(flags[flags.index("--train-images") + 1]), set()
         for own in findings.STUDIES["image-batches"].ways.values():
@@ -55,7 +55,7 @@ def test_batches_of_all_sizes_take_equally_many_steps():
         ("image-heads", "cifar10", "linear"),
     ],
 )
-def test_results_and_figure_of_a_study(name, dataset, metric, monkeypatch, tmp_path):
+def test_study_writes_results_and_figure(name, dataset, metric, monkeypatch, tmp_path):
     """Synthetic scores: each setting is better than the one before by 0.01."""
     study, done = findings.STUDIES[name], []
 
@@ -92,7 +92,7 @@ def test_results_and_figure_of_a_study(name, dataset, metric, monkeypatch, tmp_p
         (["--seeds", "1"], "--seeds must be at least 2"),
     ],
 )
-def test_refusals(flags, message, monkeypatch, tmp_path, capsys):
+def test_rejects_invalid_flags(flags, message, monkeypatch, tmp_path, capsys):
     with raises(SystemExit):
         call(findings, monkeypatch, "graph-kinds", "--data", "sets", "--out", tmp_path, *flags)
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The comparison of all losses: what is searched, and its tests."""
+"""Loss comparison: search points and significance tests."""
 
 import json
 
@@ -15,7 +15,7 @@ from experiments.recommend._study import Recommend
 
 
 @pytest.mark.parametrize("loss", losses.LOSSES)
-def test_each_loss_takes_its_eight_points(loss):
+def test_each_loss_accepts_its_eight_points(loss):
     name = losses.searched(loss)
     assert len(losses.POINTS[name]) == 8
     values = ",".join(map(str, losses.POINTS[name]))
@@ -43,7 +43,7 @@ def test_p_values_are_adjusted_over_all_losses():
     assert rows[0]["p_seeds"] >= want
 
 
-def test_rows_of_losses_that_are_not_named_stay(monkeypatch, tmp_path):
+def test_update_keeps_rows_of_other_losses(monkeypatch, tmp_path):
     def run(command, flags, folder):
         folder.mkdir(parents=True)
         loss = flags[flags.index("--loss") + 1]

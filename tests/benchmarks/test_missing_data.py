@@ -11,32 +11,32 @@ DATA = (
 )  # fmt: skip
 
 
-def refused(name, flags, monkeypatch, capsys) -> str:
+def error_of(name, flags, monkeypatch, capsys) -> str:
     """Runs a benchmark, which ends with the status 2, and returns its standard error."""
     module = importlib.import_module(f"benchmarks.{name}")
-    with raises(SystemExit) as left:
+    with raises(SystemExit) as exit_info:
         call(module, monkeypatch, *flags)
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     return capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_missing_data_are_one_line(name, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)  # of the default run directories
-    error = refused(name, ["--data", tmp_path / "nowhere"], monkeypatch, capsys)
+def test_missing_data_give_one_line_error(name, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)  # default run directories are relative
+    error = error_of(name, ["--data", tmp_path / "nowhere"], monkeypatch, capsys)
     assert error.startswith("error: ")
     assert "nowhere" in error
     assert error.count("\n") == 1
 
 
-def test_missing_runs_of_sequences_are_one_line(monkeypatch, tmp_path, capsys):
-    error = refused("sequences", ["--runs", tmp_path / "nowhere"], monkeypatch, capsys)
+def test_missing_sequence_runs_are_reported(monkeypatch, tmp_path, capsys):
+    error = error_of("sequences", ["--runs", tmp_path / "nowhere"], monkeypatch, capsys)
     assert error.startswith("error: ")
     assert "holds no run" in error
 
 
-def test_a_missing_folder_of_all_datasets_is_one_line(monkeypatch, tmp_path, capsys):
+def test_missing_dataset_folder_is_reported(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("CRL_DATA", str(tmp_path / "nowhere"))
-    error = refused("baselines", ["--data", "gowalla"], monkeypatch, capsys)
+    error = error_of("baselines", ["--data", "gowalla"], monkeypatch, capsys)
     assert error.startswith("error: ")
     assert "nowhere" in error

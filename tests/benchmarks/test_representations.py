@@ -21,7 +21,7 @@ SEEDS = 3
 GAIN = {"decoupled": 0.0, "info_nce": 0.1, "debiased": 0.01, "hard": 0.0, "bayesian": -0.01}
 
 
-def of_seeds(loss: str) -> np.ndarray:
+def seed_scores(loss: str) -> np.ndarray:
     """Returns the synthetic scores of all seeds with a loss."""
     noise = np.random.default_rng(len(loss)).normal(scale=0.01, size=SEEDS)
     return 0.8 + np.arange(SEEDS) / 100 + GAIN[loss] + noise
@@ -34,7 +34,7 @@ def runs(monkeypatch) -> list[tuple[str, ...]]:
 
     def run(command: str, flags: list[str], folder: Path) -> None:
         done.append((command, *flags))
-        scores = of_seeds(flags[flags.index("--loss") + 1])[: int(flags[-1])]
+        scores = seed_scores(flags[flags.index("--loss") + 1])[: int(flags[-1])]
         per_seed = [{"svm": score, "knn": 0.5} for score in scores]
         folder.mkdir(parents=True)
         found = {"svm": scores.mean(), "svm_std": scores.std(ddof=1), "knn": 0.5, "knn_std": 0.0}
@@ -56,22 +56,24 @@ def test_losses_are_compared_with_the_first_over_seeds(runs, monkeypatch, tmp_pa
     assert [flags[:3] for flags in runs] == [("graphs", "--data", "sets/graphs/MUTAG")] * 5
     assert (first["way"], first["gain"], first["svm_published"]) == ("decoupled", "", "0.868")
     assert first["flags"] == "--data DATASETS/graphs/MUTAG --loss decoupled --seeds 3"
-    raw = [stats.ttest_rel(of_seeds(row["way"]), of_seeds("decoupled")).pvalue for row in others]
+    raw = [
+        stats.ttest_rel(seed_scores(row["way"]), seed_scores("decoupled")).pvalue for row in others
+    ]
     # Holm: the smallest p-value is multiplied by 4, the next by 3, …, then made non-decreasing.
     by_hand, worst = {}, 0.0
     for rank, i in enumerate(np.argsort(raw)):
         worst = by_hand[int(i)] = max(worst, min(1.0, raw[i] * (4 - rank)))
     for i, row in enumerate(others):
         assert float(row["p"]) == pytest.approx(by_hand[i])
-        gain = np.mean(of_seeds(row["way"]) - of_seeds("decoupled"))
+        gain = np.mean(seed_scores(row["way"]) - seed_scores("decoupled"))
         assert float(row["gain"]) == pytest.approx(gain)
     assert float(others[0]["p"]) < 0.05 < float(others[2]["p"])
     seeds = read_csv(tmp_path / "representations/graphs-per_seed.csv")
     scores = [float(row["svm"]) for row in seeds if row["way"] == "hard"]
-    np.testing.assert_allclose(scores, of_seeds("hard"), rtol=1e-6)
+    np.testing.assert_allclose(scores, seed_scores("hard"), rtol=1e-6)
 
 
-def test_datasets_that_were_measured_before_stay(runs, monkeypatch, tmp_path):
+def test_update_keeps_rows_of_other_datasets(runs, monkeypatch, tmp_path):
     measure(monkeypatch, tmp_path, "--datasets", "NCI1", "--seeds", SEEDS)
     measure(monkeypatch, tmp_path, "--datasets", "MUTAG", "--seeds", SEEDS)
     shutil.rmtree(tmp_path / "runs")
@@ -87,7 +89,7 @@ def test_datasets_that_were_measured_before_stay(runs, monkeypatch, tmp_path):
         (["--seeds", "1"], "--seeds must be at least 2"),
     ],
 )
-def test_what_does_not_go_is_refused_before_a_run(flags, message, runs, monkeypatch, capsys):
+def test_rejects_invalid_flags_before_run(flags, message, runs, monkeypatch, capsys):
     with raises(SystemExit):
         call(representations, monkeypatch, "graphs", "--data", "sets", *flags)
     assert message in capsys.readouterr().err
@@ -95,7 +97,7 @@ def test_what_does_not_go_is_refused_before_a_run(flags, message, runs, monkeypa
 
 
 STUDIES = {"graphs": GraphStudy, "text": TextStudy, "pairs": Pairs}
-# A run has the flags of its dataset and those of its way: each is taken once.
+# A run combines the flags of a dataset and of a way; each of them occurs in some run.
 RUNS = [
     (kind, datasets[i % len(datasets)], ways[i % len(ways)])
     for kind, comparison in representations.COMPARISONS.items()
@@ -105,7 +107,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("kind", "dataset", "way"), RUNS, ids=" ".join)
-def test_the_flags_of_a_run_are_taken(kind, dataset, way):
+def test_run_flags_are_accepted(kind, dataset, way):
     comparison = representations.COMPARISONS[kind]
     study = STUDIES[comparison.command]()
     config, _, _ = configure(study, comparison.flags(dataset, way, Path("sets")))

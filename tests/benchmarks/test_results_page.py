@@ -75,7 +75,7 @@ def test_every_number_of_a_table_is_in_its_files(page, definition, table):
     assert checked
 
 
-def test_a_changed_number_shows_on_the_pages(copy, capsys):
+def test_changed_result_updates_pages(copy, capsys):
     path = copy / "benchmarks/results/quality/losses.csv"
     text = path.read_text()
     (row,) = (
@@ -121,7 +121,7 @@ ml-1m,bcl,2,0.4,nan,,0.0,nan
           "| DPL | | 0.40 |"]),
     ],
 )  # fmt: skip
-def test_a_table_has_the_cells_of_its_definition(definition, lines, tmp_path):
+def test_table_renders_definition(definition, lines, tmp_path):
     (tmp_path / "log.csv").write_text(LOG)
     head, *rows = results_page.table(f"log.csv | {definition}", tmp_path).splitlines()
     assert [head, *rows[1:]] == lines
@@ -131,7 +131,7 @@ def test_a_table_has_the_cells_of_its_definition(definition, lines, tmp_path):
     ("definition", "message"),
     [("y: {y}", "log.csv has no column y"), ("where seed = 7 | x: {x}", "no rows for the table")],
 )
-def test_a_table_of_nothing_is_refused(definition, message, tmp_path):
+def test_rejects_table_without_column_or_rows(definition, message, tmp_path):
     (tmp_path / "log.csv").write_text(LOG)
     with raises(ValueError, match=message):
         results_page.table(f"log.csv | {definition}", tmp_path)

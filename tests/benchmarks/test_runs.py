@@ -25,7 +25,7 @@ COMMANDS = {
 
 
 def finish(command, flags, folder: Path) -> None:
-    """Writes the configuration of a run, as its command does, and the mark that it is complete."""
+    """Writes the configuration of a run, as its command does, and marks the run as complete."""
     study = _runs.study_of(command)
     config, *_ = configure(study, [*flags])
     study = study.for_config(config)
@@ -37,7 +37,7 @@ def finish(command, flags, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_finished_run_is_reused_with_the_same_flags_only(name, tmp_path, capsys):
+def test_finished_run_is_reused_only_with_same_flags(name, tmp_path, capsys):
     (command, *flags), folder = COMMANDS[name], tmp_path / "run"
     finish(command, flags, folder)
     _runs.run(command, flags, folder)
@@ -56,16 +56,16 @@ def test_a_finished_run_is_reused_with_the_same_flags_only(name, tmp_path, capsy
         (["--kinds", "drop_nodes", "mask_attributes"], "--width 16, got 32"),
     ],
 )  # fmt: skip
-def test_the_flag_that_differs_is_named(flags, message, tmp_path):
+def test_error_names_differing_flag(flags, message, tmp_path):
     """The last case: a flag that is not given has its default."""
-    made = ["--kinds", "drop_nodes", "mask_attributes", "--width", "16"]
-    finish("graphs", made, tmp_path / "run")
+    original_flags = ["--kinds", "drop_nodes", "mask_attributes", "--width", "16"]
+    finish("graphs", original_flags, tmp_path / "run")
     with raises(ValueError, match=message):
         _runs.run("graphs", flags, tmp_path / "run")
 
 
 @pytest.mark.parametrize(("data", "is_same"), [("moved/MUTAG", True), ("moved/NCI1", False)])
-def test_datasets_may_be_at_another_place(data, is_same, tmp_path, capsys):
+def test_accepts_moved_dataset_and_rejects_other(data, is_same, tmp_path, capsys):
     folder = tmp_path / "run"
     finish("graphs", [], folder)
     config = json.loads((folder / "config.json").read_text())
@@ -78,11 +78,11 @@ def test_datasets_may_be_at_another_place(data, is_same, tmp_path, capsys):
             _runs.run("graphs", ["--data", data], folder)
 
 
-def test_an_interrupted_run_is_resumed_with_the_same_flags_only(monkeypatch, tmp_path):
+def test_interrupted_run_is_resumed_only_with_same_flags(monkeypatch, tmp_path):
     finish("graphs", [], tmp_path / "run")
     (tmp_path / "run" / "metrics.json").unlink()
-    given = []
-    module = type("Command", (), {"main": staticmethod(lambda flags: given.append(flags) or 0)})
+    calls = []
+    module = type("Command", (), {"main": staticmethod(lambda flags: calls.append(flags) or 0)})
     study = _runs.study_of("graphs")
     monkeypatch.setattr(_runs, "study_of", lambda _: study)
     monkeypatch.setattr(_runs.importlib, "import_module", lambda _: module)
@@ -90,12 +90,12 @@ def test_an_interrupted_run_is_resumed_with_the_same_flags_only(monkeypatch, tmp
     _runs.run("graphs", ["--seed", "1"], tmp_path / "new")
     with raises(ValueError, match="--seed"):
         _runs.run("graphs", ["--seed", "1"], tmp_path / "run")
-    assert given == [
+    assert calls == [
         ["--resume", str(tmp_path / "run")], ["--seed", "1", "--out", str(tmp_path / "new")],
     ]  # fmt: skip
 
 
-def test_a_study_has_no_rows_of_runs_with_other_seeds(monkeypatch, tmp_path, capsys):
+def test_study_rejects_runs_with_other_seeds(monkeypatch, tmp_path, capsys):
     study = findings.STUDIES["graph-ratios"]
     sets = {"MUTAG": ("--data", "simulated")}
     monkeypatch.setattr(findings, "STUDIES", {"graph-ratios": study._replace(datasets=sets)})
@@ -105,9 +105,9 @@ def test_a_study_has_no_rows_of_runs_with_other_seeds(monkeypatch, tmp_path, cap
         finish("graphs", flags, tmp_path / "runs" / "graph-ratios" / name)
     flags = "graph-ratios", "--data", "sets", "--scale", "tiny"
     flags = *flags, "--runs", tmp_path / "runs", "--out", tmp_path / "out"
-    with raises(SystemExit) as left:
+    with raises(SystemExit) as exit_info:
         call(findings, monkeypatch, *flags, "--seeds", "7")
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "MUTAG-tiny-drop_nodes-0.05 holds a run with --seeds 2, got 7" in error
     assert not (tmp_path / "out").exists()

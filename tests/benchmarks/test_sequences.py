@@ -1,4 +1,4 @@
-"""The benchmark of sequential recommendation: the epoch of the encoder that it evaluates."""
+"""Sequential-recommendation benchmark: epoch of the evaluated encoder."""
 
 import json
 
@@ -8,7 +8,7 @@ from benchmarks import sequences
 
 
 @pytest.mark.parametrize(("patience", "epoch", "score"), [(20, 5, 0.4), (None, 10, 0.3)])
-def test_the_epoch_is_that_of_the_first_final_seed(patience, epoch, score, tmp_path):
+def test_best_epoch_comes_from_first_final_seed(patience, epoch, score, tmp_path):
     entries = [
         ("search", 0, 5, 0.9), ("final", 0, 5, 0.4), ("final", 0, 10, 0.3), ("final", 1, 5, 0.8),
     ]  # fmt: skip

@@ -80,7 +80,7 @@ def runs(monkeypatch) -> list[str]:
     return done
 
 
-def test_losses_are_compared_with_the_plain_one_over_seeds_and_users(runs, monkeypatch, tmp_path):
+def test_losses_are_compared_with_info_nce_over_seeds_and_users(runs, monkeypatch, tmp_path):
     flags = "--data", tmp_path, "--runs", tmp_path / "runs", "--out", tmp_path / "standard"
     call(standard_splits, monkeypatch, *flags)
     names = [f"gowalla-{loss}" for loss in ("info_nce", "bsl", "debiased", "hard")]
@@ -88,9 +88,9 @@ def test_losses_are_compared_with_the_plain_one_over_seeds_and_users(runs, monke
         ("recommend", name, "gowalla", str(seed)) for name in names for seed in range(SEEDS)
     ]
     assert len(read_csv(tmp_path / "standard/per_seed.csv")) == len(names) * SEEDS
-    plain, otherwise, *others = read_csv(tmp_path / "standard/losses.csv")
-    assert plain["gain"] == otherwise["gain"] == ""
-    published = [row["ndcg@20_published"] for row in (plain, otherwise, *others)]
+    plain, other_setting, *others = read_csv(tmp_path / "standard/losses.csv")
+    assert plain["gain"] == other_setting["gain"] == ""
+    published = [row["ndcg@20_published"] for row in (plain, other_setting, *others)]
     assert published == ["0.1395", "0.1584", "", ""]
     per_user = {
         name: np.mean([[ndcg(tables(s, seed), u) for u in range(N_USERS)] for seed in range(SEEDS)],
@@ -111,16 +111,16 @@ def test_losses_are_compared_with_the_plain_one_over_seeds_and_users(runs, monke
     assert float(others[0]["p_seeds"]) < 0.05 < float(others[1]["p_users"])
 
 
-def test_the_plain_loss_must_be_named_or_finished(runs, monkeypatch, tmp_path, capsys):
+def test_rejects_losses_without_info_nce_results(runs, monkeypatch, tmp_path, capsys):
     flags = "--losses", "bsl", "--out", tmp_path / "standard", "--runs", tmp_path / "runs"
-    with raises(SystemExit) as left:
+    with raises(SystemExit) as exit_info:
         call(standard_splits, monkeypatch, "--data", tmp_path, *flags)
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     assert "add info_nce to --losses" in capsys.readouterr().err
     assert not runs
 
 
-def test_a_repeated_loss_keeps_its_tests_and_the_other_rows(runs, monkeypatch, tmp_path):
+def test_rerun_of_one_loss_keeps_tests_and_other_rows(runs, monkeypatch, tmp_path):
     flags = "--data", tmp_path, "--runs", tmp_path / "runs", "--out", tmp_path / "standard"
     call(standard_splits, monkeypatch, *flags)
     path, names = tmp_path / "standard/losses.csv", ("gain", "p_seeds", "p_users", "ndcg@20")
@@ -134,18 +134,18 @@ def test_a_repeated_loss_keeps_its_tests_and_the_other_rows(runs, monkeypatch, t
 
 
 @pytest.mark.parametrize("losses", [["mpr"], ["info_nce", "mpr"]])
-def test_a_loss_without_a_recipe_is_refused(losses, runs, monkeypatch, tmp_path, capsys):
+def test_rejects_loss_without_recipe(losses, runs, monkeypatch, tmp_path, capsys):
     with raises(SystemExit):
         call(standard_splits, monkeypatch, "--data", tmp_path, "--losses", *losses)
     assert "there is no recipe for --losses mpr" in capsys.readouterr().err
     assert not runs
 
 
-def test_an_encoder_without_recipes_is_refused(runs, monkeypatch, tmp_path, capsys):
+def test_rejects_encoder_without_recipes(runs, monkeypatch, tmp_path, capsys):
     with raises(SystemExit):
         call(standard_splits, monkeypatch, "--data", tmp_path, "--encoders", "lightgcn")
     assert "there is no recipe for these --datasets" in capsys.readouterr().err
 
 
-def test_recipes_of_the_standard_splits_are_there():
+def test_standard_split_recipe_exists():
     assert standard_splits.recipe_of("gowalla", "lightgcn", "bsl") in recipes.RECIPES

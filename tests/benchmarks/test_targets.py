@@ -1,4 +1,4 @@
-"""Tests of benchmarks.targets: the reader of HLO, the limits, and the command without compilers."""
+"""Tests of benchmarks.targets: HLO parser, limits, and the command without compilers."""
 
 import itertools
 
@@ -61,7 +61,7 @@ ROWS = 32 * 64 * 4
 
 
 def counts(*lines, before=""):
-    """Counts of a module with these lines in its entry, which has the parameters x and ids."""
+    """Returns counts of a module with these lines in its entry, which has parameters x and ids."""
     body = "\n".join(f"  {line}" for line in lines)
     return _hlo.Module(
         f"HloModule m\n\n{before}\nENTRY %main (x: f32[1048576,4], ids: s32[8,1]) -> f32[] {{\n"
@@ -71,7 +71,7 @@ def counts(*lines, before=""):
 
 
 @pytest.mark.parametrize("config", ["", ', backend_config={"known_trip_count":{"n":"7"}}'])
-def test_operations_of_a_loop_count_in_each_iteration(config):
+def test_loop_operations_are_counted_per_iteration(config):
     found = _hlo.Module(LOOP.replace("CONFIG", config)).counts()
     assert found["kernels"] == 7 * 3  # a fusion, a scatter and the comparison
     assert found["cycles"] == 7 * 250
@@ -79,7 +79,7 @@ def test_operations_of_a_loop_count_in_each_iteration(config):
     assert found["table_gathers"] == found["open_loops"] == 0
 
 
-def test_traffic_of_indexed_accesses_is_that_of_the_slices():
+def test_gather_and_scatter_traffic_counts_only_slices():
     found = _hlo.Module(LOOP.replace("CONFIG", "")).counts()
     ids, comparison = 32 * 4, 4 + 4 + 1
     gather = ROWS + ids + ROWS
@@ -87,20 +87,20 @@ def test_traffic_of_indexed_accesses_is_that_of_the_slices():
     assert found["traffic"] == 7 * (gather + scatter + comparison)
 
 
-def test_small_kernels_have_the_least_traffic_of_a_launch():
+def test_bounded_traffic_has_minimum_per_kernel():
     text, floor = LOOP.replace("CONFIG", ""), 3 * ROWS
     found = _hlo.Module(text, floor).counts()
     assert found["bounded"] == 7 * (floor + floor + 32 * 4 + 3 * ROWS)
     assert _hlo.Module(text).counts()["bounded"] == found["traffic"]
 
 
-def test_a_loop_that_depends_on_data_counts_once():
+def test_data_dependent_loop_is_counted_once():
     text = LOOP.replace("CONFIG", "").replace("constant(7)", "parameter(1)")
     found = _hlo.Module(text).counts()
     assert (found["open_loops"], found["scattered"]) == (1, 32)
 
 
-def test_the_bound_of_a_loop_may_be_in_a_fusion():
+def test_loop_bound_is_found_in_fusion():
     inner = (
         "%compared (j: s32[]) -> pred[] {\n  %j = s32[] parameter(0)\n"
         "  %limit = s32[] constant(5)\n"
@@ -113,7 +113,7 @@ def test_the_bound_of_a_loop_may_be_in_a_fusion():
 
 
 @pytest.mark.parametrize(("n", "whole"), [(8, 0), (2**20, 1)])
-def test_gathers_of_whole_tables_are_counted(n, whole):
+def test_whole_table_gathers_are_counted(n, whole):
     found = counts(
         f"ROOT %g = f32[{n},4]{{1,0}} gather(%x, %ids), offset_dims={{1}}, slice_sizes={{1,4}}"
     )
@@ -138,7 +138,7 @@ def test_gathers_of_whole_tables_are_counted(n, whole):
         ),
     ],
 )
-def test_collectives_count_with_the_bytes_of_their_results(line, kind, size):
+def test_collectives_are_counted_with_result_bytes(line, kind, size):
     found = counts(line)
     assert (found["collectives"], found["collective_bytes"]) == (1, size)
     assert found[f"{kind}_bytes"] == size
@@ -147,7 +147,7 @@ def test_collectives_count_with_the_bytes_of_their_results(line, kind, size):
     assert (row["collective_kinds"], row["collective_mib"]) == (kind, size / 2**20)
 
 
-def test_sorts_double_precision_and_the_host_are_counted():
+def test_counts_sorts_float64_and_host_transfers():
     found = counts(
         "%s = (f32[1048576,4]{1,0}, s32[8,1]{1,0}) sort(%x, %ids), dimensions={1}, to_apply=%less",
         '%t = f32[4]{0} custom-call(%x), custom_call_target="__cub$DeviceRadixSort"',
@@ -158,7 +158,7 @@ def test_sorts_double_precision_and_the_host_are_counted():
     assert (found["sorted"], found["float64"], found["host"]) == (2 * 2**22, 1, 2)
 
 
-def test_of_a_conditional_the_larger_branch_counts():
+def test_conditional_counts_larger_branch():
     branches = (
         "%few (a: f32[8]) -> f32[8] {\n  %a = f32[8]{0} parameter(0)\n"
         "  ROOT %n = f32[8]{0} negate(%a)\n}\n\n"
@@ -173,7 +173,7 @@ def test_of_a_conditional_the_larger_branch_counts():
         assert counts(line, before=branches)["kernels"] == 2
 
 
-def test_arrays_in_vector_memory_make_no_traffic():
+def test_vector_memory_arrays_cause_no_traffic():
     found = counts(
         "%near = f32[1024]{0:T(1024)S(1)} broadcast(%ids)",
         "ROOT %far = f32[1024]{0:T(1024)} copy(%near)",
@@ -198,18 +198,18 @@ LB: loop body
 """
 
 
-def test_bundles_of_a_schedule_count_in_each_iteration():
-    # 32 blocks of 4 bundles, of an inner loop of 2 bundles with 8 iterations, and of one that ends
-    # by data.
+def test_schedule_bundles_are_counted_per_iteration():
+    # 32 blocks of 4 bundles, of an inner loop of 2 bundles with 8 iterations, and of one with a
+    # data-dependent end.
     assert _schedule.cycles(SCHEDULE.splitlines()) == 2 + 32 * (4 + 8 * 2 + 2)
 
 
-def test_an_outermost_loop_may_begin_without_the_mark_of_its_depth():
+def test_outermost_loop_may_lack_depth_mark():
     text = SCHEDULE.replace("0x1 LB: > {", "0x1 LB:  {")
     assert _schedule.cycles(text.splitlines()) == _schedule.cycles(SCHEDULE.splitlines())
 
 
-def test_schedules_are_those_of_the_instructions_of_a_module(tmp_path):
+def test_schedules_are_matched_to_module_instructions(tmp_path):
     (tmp_path / "17-fusion.3-01-final_bundles.txt").write_text(SCHEDULE)
     (tmp_path / "17-fusion.3-00-schedule-analysis_final_bundles.txt").write_text("other")
     schedule = _schedule.take(tmp_path)
@@ -220,7 +220,7 @@ def test_schedules_are_those_of_the_instructions_of_a_module(tmp_path):
     assert _hlo.Module(text, schedule={"rows": 100}).counts()["scheduled"] == 700
 
 
-def test_text_without_an_entry_is_refused():
+def test_rejects_text_without_entry():
     with raises(ValueError, match="`text` must be an HLO module with an entry"):
         _hlo.Module("HloModule nothing\n")
 
@@ -230,11 +230,11 @@ def test_text_without_an_entry_is_refused():
     [("f32[2,3]{1,0}", 24), ("pred[5]", 5), ("s4[8]", 4), ("f8e4m3fn[8]", 8), ("token[]", 0),
      ("(bf16[4]{0:T(128)(2,1)}, u32[])", 12), ("c64[2]", 16)],
 )  # fmt: skip
-def test_sizes_of_types(text, size):
+def test_shape_sizes_in_bytes(text, size):
     assert sum(shape.bytes for shape in _hlo.shapes_of(text)) == size
 
 
-def test_counts_of_a_program_compiled_for_this_processor():
+def test_counts_operations_of_compiled_program():
     def function(table, ids):
         def step(total, i):
             return total + table[ids[i]].sum(0), jnp.sort(total)
@@ -270,7 +270,7 @@ ROW = {
         ({"program": "new"}, "new on t4: has no committed limit"),
     ],
 )
-def test_limits(change, message):
+def test_failures_report_exceeded_limits(change, message):
     (found,) = _limits.failures([ROW | change], [ROW])
     assert message in found
 
@@ -284,17 +284,17 @@ def test_limits(change, message):
         {"scheduled_mcycles": 1.0},  # unknown before
     ],
 )
-def test_accepted_changes(change):
+def test_failures_accept_changes_within_limits(change):
     assert _limits.failures([ROW | change], [ROW]) == []
 
 
-def test_a_known_error_is_no_failure():
+def test_known_error_is_not_a_failure():
     known = ROW | {"error": "XlaRuntimeError: no"}
     assert _limits.failures([known], [known]) == _limits.failures([ROW], [known]) == []
 
 
 @pytest.mark.parametrize(("growth", "batch"), [(1, 512), (2, 16)])
-def test_largest_batch_from_two_sizes(growth, batch):
+def test_largest_batch_extrapolates_from_two_sizes(growth, batch):
     rows = [{"batch": n, "need_mib": 100 + 3.0 * n**growth} for n in (4, 8)]
     assert _limits.largest_batch(rows, growth, 100 + 3.0 * batch**growth) == batch
     assert _limits.largest_batch(rows, growth, 99 + 3.0 * batch**growth) == batch // 2
@@ -302,7 +302,7 @@ def test_largest_batch_from_two_sizes(growth, batch):
     assert _limits.largest_batch(rows, growth, 50) is None
 
 
-def test_descriptions_of_gpus():
+def test_gpu_description_has_device_properties():
     target = _devices.TARGETS["t4"]
     text = _devices.gpu_description(target.gpu, target.memory_gib)
     for line in (
@@ -320,11 +320,11 @@ def test_descriptions_of_gpus():
         (64, ("data", "table"), {"data": 8, "table": 8}),
     ],
 )  # fmt: skip
-def test_axes_share_the_devices(n, axes, sizes):
+def test_axis_sizes_share_devices(n, axes, sizes):
     assert _compile.axis_sizes(n, axes) == sizes
 
 
-def test_each_single_device_has_forty_programs_and_each_mesh_has_some():
+def test_targets_have_minimum_number_of_programs():
     for name, target in _devices.TARGETS.items():
         single = target.n_devices == 1
         assert len(command.choose("", name, False)) >= (40 if single else 4)
@@ -349,7 +349,7 @@ def doubled(monkeypatch):
     return programs
 
 
-def test_a_program_runs_on_this_device(doubled):
+def test_compiles_and_measures_program_on_local_device(doubled):
     about, compile_one = _compile.start("here")
     row = compile_one("double")
     assert row["target"] == about["target"] == f"here: {jax.devices()[0].device_kind}"
@@ -359,7 +359,7 @@ def test_a_program_runs_on_this_device(doubled):
     assert "measured" in row["source"]
 
 
-def test_a_program_that_fails_is_a_row_with_its_error(doubled):
+def test_failed_program_gives_row_with_error(doubled):
     _, compile_one = _compile.start("here")
     doubled["double"] = _registry.Program("double", lambda mesh: 1 / 0)
     row = compile_one("double")
@@ -380,7 +380,7 @@ def test_drawn_arguments_have_the_described_shapes():
     assert shapes["rate"] == arrays["rate"] == 0.5
 
 
-class Here:
+class FakeWorker:
     """Compiler of rows without compiling, in place of ``Worker``; every fifth call dies."""
 
     calls = itertools.count(1)
@@ -390,9 +390,9 @@ class Here:
         self.first = ROW | {"target": target}
 
     def __call__(self, name):
-        if next(Here.calls) % 5 == 0:
+        if next(FakeWorker.calls) % 5 == 0:
             raise SystemExit("a process ended with status -9.")
-        row = {"program": name, "compile_seconds": 1.0, "kernels": Here.kernels}
+        row = {"program": name, "compile_seconds": 1.0, "kernels": FakeWorker.kernels}
         return self.first | row | {"batch": _registry.PROGRAMS[name].batch}
 
     def end(self):
@@ -401,14 +401,14 @@ class Here:
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    monkeypatch.setattr(command, "Worker", Here)
+    monkeypatch.setattr(command, "Worker", FakeWorker)
     monkeypatch.setattr(command, "FOLDER", tmp_path)
-    monkeypatch.setattr(Here, "calls", itertools.count(1))
-    monkeypatch.setattr(Here, "kernels", 50, raising=False)
+    monkeypatch.setattr(FakeWorker, "calls", itertools.count(1))
+    monkeypatch.setattr(FakeWorker, "kernels", 50, raising=False)
     return tmp_path
 
 
-def test_the_command_writes_limits_and_checks_them(fake, capsys, monkeypatch):
+def test_command_writes_and_checks_limits(fake, capsys, monkeypatch):
     flags = ["--targets", "t4", "--only", "^loss/(infonce|dcl|hcl)"]
     with pytest.raises(SystemExit, match=r"stated\.csv has no limits"):
         command.main([*flags, "--check"])
@@ -418,11 +418,11 @@ def test_the_command_writes_limits_and_checks_them(fake, capsys, monkeypatch):
         "loss/infonce/1024", "loss/infonce/4096", "loss/dcl/1024", "loss/hcl/1024"
     ]  # fmt: skip
     assert list(rows[0]) == list(command.COLUMNS)
-    monkeypatch.setattr(Here, "calls", itertools.count(1))
+    monkeypatch.setattr(FakeWorker, "calls", itertools.count(1))
     assert command.main([*flags, "--check"]) == 0
     assert _compile.STATED in capsys.readouterr().out
-    monkeypatch.setattr(Here, "calls", itertools.count(1))
-    monkeypatch.setattr(Here, "kernels", 60)
+    monkeypatch.setattr(FakeWorker, "calls", itertools.count(1))
+    monkeypatch.setattr(FakeWorker, "kernels", 60)
     assert command.main([*flags, "--check"]) == 1
     assert "kernels per step: 60, limit 55 (was 50)" in capsys.readouterr().out
 
@@ -436,21 +436,21 @@ def test_the_command_writes_limits_and_checks_them(fake, capsys, monkeypatch):
         (["--update", "--out", "rows.csv"], "omit --out"),
     ],
 )
-def test_flags_without_an_effect_are_refused(flags, message, fake, capsys):
+def test_rejects_invalid_flags(flags, message, fake, capsys):
     write_csv(fake / "stated.csv", [ROW | {"program": "loss/dcl/1024"}])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         command.main(flags)
-    assert left.value.code == 2
+    assert exit_info.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_limits_of_another_compiler_are_refused(fake, capsys):
+def test_rejects_limits_of_another_compiler(fake, capsys):
     write_csv(fake / "stated.csv", [ROW | {"program": "loss/dcl/1024", "jax": "0.2"}])
     assert command.main(["--targets", "t4", "--only", "loss/dcl", "--check"]) == 1
     assert "limits are those of [('0.2', 'c 1')]" in capsys.readouterr().out
 
 
-def test_a_process_that_dies_costs_one_row(fake):
+def test_crashed_worker_loses_one_row(fake):
     path = fake / "rows.csv"
     command.main(["--targets", "t4", "--only", "^sampler", "--out", str(path)])
     rows = {row["program"]: row["error"] for row in read_csv(path)}
@@ -460,7 +460,7 @@ def test_a_process_that_dies_costs_one_row(fake):
     assert rows["sampler/ml-100k/srns"] == "SystemExit: a process ended with status -9."
 
 
-def test_an_update_replaces_only_what_was_compiled(fake):
+def test_update_replaces_only_compiled_programs(fake):
     write_csv(
         fake / "stated.csv",
         [ROW | {"program": f"loss/{name}/1024"} for name in ("gone", "hcl", "dcl")],
@@ -477,7 +477,7 @@ def test_no_program_starts_after_the_deadline(fake, capsys):
     assert "t4: no time for loss/dcl/1024" in capsys.readouterr().out
 
 
-def test_the_environment_of_a_process_of_a_target(monkeypatch):
+def test_environment_sets_flags_per_target(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
     env = _compile.environment_of("t4")
     assert env["XLA_FLAGS"].startswith("--xla_dump_to=x --xla_gpu_autotune_level=0")
