@@ -35,9 +35,11 @@ def test_blend_recall_matches_per_user_reference(split, monkeypatch):
 def test_evaluates_subset_of_users(split):
     scores = np.random.default_rng(0).normal(size=(40, 60))
     (all_users,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)])
-    (some,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)], 5)
-    assert len(some["ndcg@20"]) == 5
-    assert np.isin(some["ndcg@20"], all_users["ndcg@20"]).all()
+    (subset,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)], 5)
+    assert len(subset["ndcg@20"]) == 5
+    assert np.isin(subset["ndcg@20"], all_users["ndcg@20"]).all()
+    (complete,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)], 40)
+    np.testing.assert_array_equal(complete["ndcg@20"], all_users["ndcg@20"])
 
 
 def test_standardized_constant_scores_are_zero():

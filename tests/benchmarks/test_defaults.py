@@ -49,8 +49,14 @@ def test_stored_results_do_not_change_if_they_are_written_again(tmp_path):
     for name in ("runs.csv", "methods.csv"):
         (tmp_path / name).write_bytes((RESULTS / "defaults" / name).read_bytes())
     defaults.write_results(tmp_path, "", [], {}, [*defaults.DATASETS])
-    want = (RESULTS / "defaults" / "runs.csv").read_text()
-    assert (tmp_path / "runs.csv").read_text() == want
+    stored = RESULTS / "defaults"
+    assert (tmp_path / "runs.csv").read_text() == (stored / "runs.csv").read_text()
+    for got, want in zip(
+        read_csv(tmp_path / "methods.csv"), read_csv(stored / "methods.csv"), strict=True
+    ):
+        assert [got[name] for name in ("method", "mode")] == [want["method"], want["mode"]]
+        for name in ("rank", "regret", "worst"):
+            assert float(got[name]) == pytest.approx(float(want[name]), rel=1e-5)
 
 
 @pytest.mark.parametrize("minutes", ["-1", "nan", "inf"])

@@ -54,7 +54,10 @@ def sets(tmp_path, monkeypatch):
 def test_table_compares_losses_over_seeds_and_images(sets, tmp_path, monkeypatch):
     """Pretends to train and evaluate; each entry takes as many seconds as its epoch's number."""
 
+    trained = []
+
     def learn(study, config, problem, point, index, checkpoints, on_entry):
+        trained.append((config.objective.loss, index))
         (checkpoints / f"final-{index}.npz").write_text("half")
         for epoch in (1, 2):
             entry = {"epoch": epoch, "loss": [1.0], "seconds": 3.0 * epoch}
@@ -72,7 +75,8 @@ def test_table_compares_losses_over_seeds_and_images(sets, tmp_path, monkeypatch
     flags = ["--data", str(sets), "--scale", "small", "--epochs", "2", "--out", str(out)]
     two = [*flags, "--seeds", "2", "--methods", "simclr", "bcl"]
     monkeypatch.setattr(images, "measure", lambda *_: (7.0, 2.0))
-    assert main(["table-6.4", *two, "--datasets", "cifar10", "cifar10"]) == 0  # trained once
+    assert main(["table-6.4", *two, "--datasets", "cifar10", "cifar10"]) == 0
+    assert len(trained) == len({*trained}) == 4
     first, second = read_csv(out / "table-6.4-small.csv")
     assert [first["method"], second["method"]] == ["simclr", "bcl"]
     outcomes = stored(out)

@@ -81,7 +81,7 @@ def test_normalize_matches_float64_at_any_scale(scale):
     np.testing.assert_allclose(np.asarray(grad) * length, slope, rtol=1e-4, atol=1e-6 + least)
 
 
-def test_normalize_has_zero_gradient_at_zero():
+def test_normalize_of_zero_is_zero_with_zero_gradient():
     x = np.array(embeddings(3, 4)[0])
     x[1] = 0
     weights = embeddings(3, 4, seed=3)[0]
@@ -89,6 +89,7 @@ def test_normalize_has_zero_gradient_at_zero():
     def f(x):
         return jnp.sum(weights * quick.normalize(jnp.asarray(x)))
 
+    np.testing.assert_array_equal(quick.normalize(jnp.asarray(x))[1], 0)
     grad = jax.jit(jax.grad(f))(x)
     assert np.isfinite(grad).all()
     assert (grad[1] == 0).all()

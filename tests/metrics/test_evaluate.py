@@ -13,7 +13,6 @@ import scipy.sparse
 from _helpers.refusals import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 from sklearn.metrics import roc_auc_score
 
 from crl_jax.data import Interactions
@@ -421,9 +420,9 @@ def test_evaluate_lists_matches_evaluate(case):
     np.testing.assert_array_equal(np.float32(20) * short["precision@20"], np.round(hits))
 
 
+@pytest.mark.usefixtures("all_optimisations")
 @pytest.mark.parametrize(("n_users", "n"), [(1, 4), (20, 4)])
 def test_ndcg_of_ideal_lists_is_exactly_1(n_users, n):
-    jax.config.update("jax_disable_most_optimizations", False)
     users, items = np.arange(n_users), np.arange(30)
     ids = {"user_ids": users, "item_ids": items}
     train = Interactions.from_arrays(users, np.full(n_users, 29), **ids)
@@ -431,7 +430,6 @@ def test_ndcg_of_ideal_lists_is_exactly_1(n_users, n):
     layout, scores = eval_layout(train, test), jnp.tile(-jnp.arange(30.0), (n_users, 1))
     lists = evaluate_lists(np.tile(items[:20], (n_users, 1)), layout, ks=(5, 10, 20))
     scored = evaluate(lambda table, index: table[index], scores, layout, ks=(5, 10, 20))
-    jax.config.update("jax_disable_most_optimizations", True)
     for k in (5, 10, 20):
         np.testing.assert_array_equal(lists[f"ndcg@{k}"], 1)
         np.testing.assert_array_equal(scored[f"ndcg@{k}"], 1)
@@ -447,7 +445,7 @@ def test_evaluate_lists_rejects_invalid_lists(case):
         "once per list": np.where(lists == 3, 0, lists),
     }
     for message, items in bad.items():
-        with raises((ValueError, TypeCheckError), match=f"{message}|is not an instance|Type"):
+        with raises(ValueError, match=message):
             evaluate_lists(items, case.layout)
     padded = np.where(lists > 1, -1, lists)
     assert evaluate_lists(padded, case.layout, ks=2)["coverage@2"] == np.float32(2 / 90)
@@ -469,9 +467,9 @@ def test_rejects_interactions_with_other_ids():
 def test_rejects_arrays_instead_of_interactions():
     known, wanted, _ = random_case(3, n_users=6, n_items=9)
     for x in (scipy.sparse.csr_array(known), known, (known, wanted)):
-        with raises((ValueError, TypeCheckError)):
+        with raises(ValueError, match="`train` must be Interactions, got"):
             eval_layout(x, Csr.from_dense(wanted))
-        with raises((ValueError, TypeCheckError)):
+        with raises(ValueError, match="`test` must be Interactions, got"):
             eval_layout(Csr.from_dense(known), x)
 
 
@@ -511,4 +509,4 @@ def test_rejects_tables_with_wrong_number_of_users(case, n_users):
 def test_single_cutoff_may_be_an_integer(case):
     scores = jnp.asarray(case.scores)
     got, want = (evaluate(table, scores, case.layout, ks=ks, auc=False) for ks in (5, (5,)))
-    assert got.keys() == want.keys()
+    jax.tree.map(np.testing.assert_array_equal, got, want)
