@@ -17,9 +17,9 @@ from hypothesis import settings
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)  # for multi-device tests; all others use the first
-# Most of the time of these tests is compilation. It takes a fifth less if XLA does not split each
-# program into 32 parts, and a third less with the older of its two code generators for fusions. An
-# unknown flag ends the process, so each is given to the releases that have been tried alone.
+# Compilation takes most of the time of these tests: a fifth less if XLA does not split each program
+# into 32 parts, and a third less with the older of its two code generators for fusions. An unknown
+# flag aborts the process, so each is set only for releases that have been tested with it.
 if jax.__version_info__ < (0, 13):
     os.environ["XLA_FLAGS"] = (
         os.environ.get("XLA_FLAGS", "") + " --xla_cpu_parallel_codegen_split_count=1"
@@ -32,8 +32,8 @@ if not hasattr(jax, "enable_x64"):  # before JAX 0.8
 
     jax.enable_x64 = enable_x64
 
-# JAX's caches keep most objects alive, and each collection reads them all: with Python's
-# thresholds, this is a tenth of the time of the tests.
+# JAX's caches keep most objects alive, and each collection traverses them all: with Python's
+# default thresholds, this takes a tenth of the time of the tests.
 gc.set_threshold(100_000, 20, 20)
 
 # Locally, every run tries new examples; in CI, they are fixed so that results depend only on the
@@ -85,10 +85,10 @@ _MAPPINGS = Path("/proc/self/maps")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _forget_compiled():
+def _clear_compiled():
     """Clears JAX's caches when compiled programs hold many memory mappings.
 
-    A process may have 65,530 mappings.
+    Linux limits a process to 65,530 mappings.
     """
     yield
     if not _MAPPINGS.exists() or _MAPPINGS.read_bytes().count(b"\n") > 30_000:
@@ -190,7 +190,7 @@ def texts(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def photos(tmp_path) -> Path:
-    """Images in no folder of a class."""
+    """Folder of images without class subfolders."""
     from _helpers.modalities import write_images
 
     pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
@@ -211,7 +211,7 @@ def ratings(tmp_path_factory) -> Path:
     return path
 
 
-def _as_lists(path, log, chosen):
+def _write_item_lists(path, log, chosen):
     with path.open("w") as file:
         for user in np.unique(log.users[chosen]):
             items = log.items[chosen & (log.users == user)]
@@ -229,12 +229,12 @@ def dataset_folder(tmp_path_factory) -> Path:
     for name in ("ml-100k", "ml-1m", "gowalla"):
         (path / name).mkdir()
     for name, part in (("train", ~held_out), ("test", held_out)):
-        _as_lists(path / "gowalla" / f"{name}.txt", log, part)
+        _write_item_lists(path / "gowalla" / f"{name}.txt", log, part)
         with (path / "ml-100k" / f"{name}.csv").open("w") as file:
             file.write("user,item,rating\n")
             for u, i in zip(log.users[part], log.items[part], strict=True):
                 file.write(f"{u},{i},4\n")
-    _as_lists(path / "ml-1m" / "pairs.txt", log, np.ones(len(log), bool))
+    _write_item_lists(path / "ml-1m" / "pairs.txt", log, np.ones(len(log), bool))
     (path / "ml-1m" / "movies.dat").write_text("1::Toy Story (1995)::Animation\n")
     return path
 

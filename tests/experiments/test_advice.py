@@ -10,7 +10,7 @@ LR = {"lr": [1e-3, 1e-2, 3e-3]}
 
 
 def advice(values, chosen, *, axes=LR, epochs=50, scores=None, n_users=1000):
-    """Returns the lines for points with these values, of which one was chosen after ``epochs``."""
+    """Returns the advice on a search over these values, whose best point took ``epochs`` epochs."""
     points = [dict.fromkeys(axes, value) for value in values]
     scores = np.linspace(0.1, 0.2, len(points)) if scores is None else np.array(scores)
     best_epochs = np.full(len(points), epochs)
@@ -18,7 +18,7 @@ def advice(values, chosen, *, axes=LR, epochs=50, scores=None, n_users=1000):
     return [*advise_on_search(axes, points, choice, 100, n_users)]
 
 
-def test_a_search_within_its_limits_needs_no_advice():
+def test_gives_no_advice_within_search_limits():
     assert advice([1e-3, 1e-2, 3e-3], chosen=2) == []
     assert advice([0.0], chosen=0, axes={}) == []
     assert advice([5.0], chosen=0, axes={"lr": [5.0]}) == []
@@ -27,18 +27,18 @@ def test_a_search_within_its_limits_needs_no_advice():
 @pytest.mark.parametrize(
     ("chosen", "end"), [(0, "0.001, is the smallest"), (1, "0.01, is the lar")]
 )
-def test_the_edge_of_a_sweep_is_named(chosen, end):
+def test_reports_optimum_at_edge_of_sweep(chosen, end):
     (line,) = advice([1e-3, 1e-2, 3e-3], chosen)
     assert line.startswith(f"The best --lr, {end}")
 
 
-def test_a_training_that_its_epochs_stop_is_named():
+def test_reports_best_epoch_near_epoch_limit():
     (line,) = advice([1e-3, 1e-2, 3e-3], chosen=2, epochs=97)
     assert "after 97 of at most 100 epochs" in line
     assert advice([1e-3, 1e-2, 3e-3], chosen=2, epochs=94) == []
 
 
-def test_a_small_validation_part_is_named():
+def test_reports_small_validation_set():
     (line,) = advice([1e-3, 1e-2, 3e-3], chosen=2, n_users=99)
     assert "only 99 users, too few to compare 3 points" in line
     diverged = [np.nan, np.nan, 0.2]

@@ -16,32 +16,34 @@ def split():
     return data.split_by_ratio(log, test=0.3, seed=0)
 
 
-def test_differences_are_tested_user_by_user(split):
+def test_differences_match_paired_t_test(split):
     problem = Problem(split.train, None, split.test, split.train)
     layout = problem.layout
-    own = np.random.default_rng(0).random(layout.n_evaluated)
+    run_scores = np.random.default_rng(0).random(layout.n_evaluated)
     stages = []
-    found = [*compare(split.train, problem, (5, 20), "ndcg@5", own, stages.append)]
+    comparisons = [*compare(split.train, problem, (5, 20), "ndcg@5", run_scores, stages.append)]
     assert stages == ["baseline: popularity", "baseline: item-kNN", "baseline: EASE"]
-    for each, baseline in zip(found, cheap(split.train).values(), strict=True):
-        theirs = metrics.evaluate(baseline.fit(split.train), None, layout, ks=5)["ndcg@5"]
-        want = stats.ttest_rel(own, np.asarray(theirs, float))
-        assert each.difference == pytest.approx(own.mean() - float(theirs.mean()), rel=1e-5)
+    for each, baseline in zip(comparisons, cheap(split.train).values(), strict=True):
+        baseline_scores = metrics.evaluate(baseline.fit(split.train), None, layout, ks=5)["ndcg@5"]
+        want = stats.ttest_rel(run_scores, np.asarray(baseline_scores, float))
+        assert each.difference == pytest.approx(
+            run_scores.mean() - float(baseline_scores.mean()), rel=1e-5
+        )
         assert each.p == pytest.approx(want.pvalue, rel=1e-4)
         assert (each.low, each.high) == pytest.approx(tuple(want.confidence_interval()), rel=1e-4)
 
 
-def test_a_run_that_equals_a_baseline_has_no_difference(split):
+def test_difference_from_identical_baseline_is_zero(split):
     problem = Problem(split.train, None, split.test, split.train)
     layout = problem.layout
     baseline = cheap(split.train)["popularity"].fit(split.train)
-    own = np.asarray(metrics.evaluate(baseline, None, layout, ks=20)["ndcg@20"], np.float64)
-    first, *_ = compare(split.train, problem, (20,), "ndcg@20", own, lambda _: None)
+    run_scores = np.asarray(metrics.evaluate(baseline, None, layout, ks=20)["ndcg@20"], np.float64)
+    first, *_ = compare(split.train, problem, (20,), "ndcg@20", run_scores, lambda _: None)
     assert (first.difference, first.low, first.high, first.p) == (0, 0, 0, 1)
     assert not [name for name in first.metrics if name.startswith("exposed")]
 
 
-def test_one_user_has_no_interval_and_no_p_value(tmp_path):
+def test_single_user_has_no_interval_and_no_p_value(tmp_path):
     ids = {"user_ids": np.arange(2), "item_ids": np.arange(4)}
     train = data.Interactions.from_arrays([0, 0, 1, 1], [0, 1, 0, 2], **ids)
     test = data.Interactions.from_arrays([0], [3], **ids)
@@ -56,29 +58,29 @@ def test_one_user_has_no_interval_and_no_p_value(tmp_path):
     assert [[*column.cells][1:] for column in columns[2:]] == [["-1.0000"] * 3, [""] * 3]
 
 
-def test_baselines_are_ranked_among_exposed_items_too(split):
+def test_reports_baseline_metrics_on_exposed_items(split):
     relevant = split.test.select(np.arange(len(split.test)) % 2 == 0)
     problem = Problem(split.train, None, relevant, split.train, exposed=split.test)
-    own = np.zeros(problem.layout.n_evaluated)
-    first, *_ = compare(split.train, problem, (1,), "ndcg@1", own, lambda _: None)
+    run_scores = np.zeros(problem.layout.n_evaluated)
+    first, *_ = compare(split.train, problem, (1,), "ndcg@1", run_scores, lambda _: None)
     hits = []
     for user in np.unique(relevant.users):
-        exposed, wanted = (of.items[slice(*of.indptr[user : user + 2])] for of in
+        exposed, relevant_items = (part.items[slice(*part.indptr[user : user + 2])] for part in
                            (split.test, relevant))  # fmt: skip
-        hits.append(exposed[np.argmax(split.train.item_counts[exposed])] in wanted)
+        hits.append(exposed[np.argmax(split.train.item_counts[exposed])] in relevant_items)
     assert first.metrics["exposed_precision@1"] == pytest.approx(np.mean(hits))
 
 
-def test_large_data_are_compared_without_ease(split, monkeypatch):
+def test_skips_ease_on_large_data(split, monkeypatch):
     monkeypatch.setattr(_baselines, "_MAX_EASE_SIDE", 9)
     assert list(cheap(split.train)) == ["popularity", "item-kNN"]
 
 
-def test_advice_names_the_baseline_that_is_most_ahead():
+def test_advice_names_best_significant_baseline():
     def row(name, difference, high):
         return Comparison(name, {"ndcg@20": 0.1}, 0.1, difference, 2 * difference - high, high, 0.5)
 
     assert advice([row("a", 0.1, 0.2), row("b", -0.1, 0.1)]) is None
-    said = advice([row("a", -0.1, -0.05), row("b", -0.2, -0.1), row("c", -0.3, 0.1)])
-    assert said is not None
-    assert said.startswith("b scores higher than this run")
+    message = advice([row("a", -0.1, -0.05), row("b", -0.2, -0.1), row("c", -0.3, 0.1)])
+    assert message is not None
+    assert message.startswith("b scores higher than this run")

@@ -1,4 +1,4 @@
-"""The calibration benchmark: exact posteriors are calibrated, wrong ones are not."""
+"""Tests of the calibration benchmark: exact posteriors are calibrated, wrong ones are not."""
 
 import csv
 import json
@@ -28,47 +28,47 @@ def noise(p):
 
 
 def errors(scores, prior="known"):
-    return {name: float(of["ece"]) for name, of in measure(scores).methods[prior].items()}
+    return {name: float(metrics["ece"]) for name, metrics in measure(scores).methods[prior].items()}
 
 
-def test_the_posterior_of_bcl_is_calibrated_on_its_own_densities():
+def test_bcl_posterior_is_calibrated_on_model_densities():
     scores = planted(CONFIG, 0, alpha=0.9)
-    found = errors(scores)
-    assert found["oracle"] < 2 * noise(scores.oracle)
+    result = errors(scores)
+    assert result["oracle"] < 2 * noise(scores.oracle)
     # α is estimated: its standard error adds to the noise.
-    assert found["bcl_model"] < 2 * noise(scores.oracle) + 0.005
+    assert result["bcl_model"] < 2 * noise(scores.oracle) + 0.005
     for wrong in ("bcl_hard", "hcl", "bns", "constant"):
-        assert found[wrong] > 2 * found["bcl_model"] or wrong == "constant"
-    assert found["constant"] < 1e-3  # calibrated, and useless
+        assert result[wrong] > 2 * result["bcl_model"] or wrong == "constant"
+    assert result["constant"] < 1e-3  # calibrated, and useless
     np.testing.assert_allclose(measure(scores).methods["known"]["constant"]["auc"], 0.5)
 
 
-def test_the_density_ratio_is_calibrated_where_positives_are_representative():
+def test_dpl_is_calibrated_with_representative_positives():
     scores = planted(CONFIG, 1, alpha=1.0)
-    found = errors(scores)
-    assert found["dpl"] < 0.02
+    result = errors(scores)
+    assert result["dpl"] < 0.02
     shifted = scores._replace(pos=scores.pos + 0.3)  # as scores of training positives are
-    assert errors(shifted)["dpl"] > 2 * found["dpl"]
+    assert errors(shifted)["dpl"] > 2 * result["dpl"]
 
 
-def test_bns_is_calibrated_with_exact_priors_and_the_distribution_of_both_draws():
+def test_bns_with_item_priors_is_miscalibrated_but_ranks_better():
     scores = planted_priors(CONFIG, 0)
-    found = measure(scores)
-    assert found.methods["known"]["oracle"]["ece"] < 2 * noise(scores.oracle)
+    result = measure(scores)
+    assert result.methods["known"]["oracle"]["ece"] < 2 * noise(scores.oracle)
     # The empirical CDF is that of unlabelled scores, most of which are the lower of two draws.
-    assert 0.04 < found.methods["known"]["bns_items"]["ece"] < 0.1
-    assert found.methods["known"]["bns_items"]["auc"] > found.methods["known"]["bns"]["auc"]
+    assert 0.04 < result.methods["known"]["bns_items"]["ece"] < 0.1
+    assert result.methods["known"]["bns_items"]["auc"] > result.methods["known"]["bns"]["auc"]
 
 
-def test_the_estimate_of_tau_plus_meets_the_limit_that_overlap_allows():
-    # Of perfect encoders' densities, no score is free of true negatives but the highest.
-    found = measure(planted(CONFIG, 0, alpha=0.9)).tau_plus
-    assert found["truth"] == pytest.approx(0.1, abs=0.01)
-    assert 0.1 + 0.9 / 9 - 0.03 < found["held_out"] <= found["held_out_upper"]
-    assert np.isnan(found["density"])
+def test_tau_plus_estimate_respects_overlap_bound():
+    # At α = 0.9, true negatives overlap even the highest scores: the density ratio is at least 1/9.
+    result = measure(planted(CONFIG, 0, alpha=0.9)).tau_plus
+    assert result["truth"] == pytest.approx(0.1, abs=0.01)
+    assert 0.1 + 0.9 / 9 - 0.03 < result["held_out"] <= result["held_out_upper"]
+    assert np.isnan(result["density"])
 
 
-def test_measures_read_labelled_samples_only():
+def test_measures_use_only_labelled_samples():
     scores = planted(CONFIG, 0, alpha=0.9)
     labelled = jnp.arange(200) < 100
     flipped = scores._replace(
@@ -81,27 +81,27 @@ def test_measures_read_labelled_samples_only():
     assert got.methods["known"]["oracle"]["ece"] < 2 * noise(scores.oracle[:, :100])
 
 
-def test_unlabelled_samples_are_masked():
+def test_posteriors_ignore_masked_samples():
     scores = planted(CONFIG, 0, alpha=0.9)
     where = jnp.arange(200) % 3 > 0
-    soiled = scores._replace(
+    masked = scores._replace(
         neg=jnp.where(where, scores.neg, 7.0),
         where=jnp.broadcast_to(where, scores.neg.shape),
         labelled=jnp.broadcast_to(where, scores.neg.shape),
     )
-    short = scores._replace(**{
+    compact = scores._replace(**{
         name: getattr(scores, name)[:, where]
         for name in ("neg", "where", "is_false", "labelled", "oracle")
     })  # fmt: skip
     for name, method in METHODS.items():
         if method.needs is None:
             tau_plus, auc = jnp.float32(0.1), jnp.float32(0.8)
-            got = method.posterior(soiled, tau_plus, auc)[:, where]
-            want = method.posterior(short, tau_plus, auc)
+            got = method.posterior(masked, tau_plus, auc)[:, where]
+            want = method.posterior(compact, tau_plus, auc)
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_the_oracle_of_an_anchor_does_not_read_its_labels():
+def test_oracle_ignores_labels_of_own_anchor():
     rng = np.random.default_rng(0)
     neg = rng.normal(size=(40, 50)).astype(np.float32)
     is_false = rng.random(neg.shape) < 1 / (1 + np.exp(3 - 2 * neg))
@@ -115,12 +115,12 @@ def test_the_oracle_of_an_anchor_does_not_read_its_labels():
     assert (np.diff(before[0][np.argsort(neg[0])]) > -1e-6).all()
 
 
-def test_data_of_the_user_are_needed_for_two_truths():
+def test_cifar_and_exposed_truths_require_user_data():
     assert not {"cifar10-pixels", "exposed"} & available(CONFIG).keys()
     assert Scores._fields[0] == "neg"
 
 
-def test_the_command(tmp_path, capsys, monkeypatch):
+def test_command_writes_tables_and_figure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--truths", "planted-0.9", "planted-priors", "--anchors", "20", "--n-neg", "50"]
     assert main([*flags, "--seeds", "2"]) == 0
@@ -149,14 +149,14 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         (["--examples", "100"], "--examples must be a whole number in [500, "),
     ],
 )
-def test_wrong_flags_are_refused_before_the_first_problem(flags, message, tmp_path, capsys):
+def test_rejects_invalid_flags_before_first_problem(flags, message, tmp_path, capsys):
     out = tmp_path / "other"
     assert main([*flags, "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not [*out.glob("*.csv")]
 
 
-def test_random_exposure(tmp_path):
+def test_random_exposure_labels_rated_test_items(tmp_path):
     """Items of a test part with ratings are labelled, all others are not."""
     rng = np.random.default_rng(0)
     pairs = np.stack(np.nonzero(rng.random((30, 40)) < 0.5), axis=1)

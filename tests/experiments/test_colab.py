@@ -49,7 +49,7 @@ def notebook():
     return json.loads(NOTEBOOK.read_text())
 
 
-def code_of(notebook) -> dict[str, str]:
+def code_cells(notebook) -> dict[str, str]:
     """Returns the code cells by their ids."""
     cells = (cell for cell in notebook["cells"] if cell["cell_type"] == "code")
     return {cell["id"]: "".join(cell["source"]) for cell in cells}
@@ -58,7 +58,7 @@ def code_of(notebook) -> dict[str, str]:
 def run_until_devices(notebook, **settings):
     """Runs the settings, installation and devices cells, with changed settings."""
     names = {}
-    code = code_of(notebook)
+    code = code_cells(notebook)
     for cell in ("settings", "install-code", "devices-code"):
         exec(code[cell], names)
         if cell == "settings":
@@ -67,7 +67,7 @@ def run_until_devices(notebook, **settings):
     return names
 
 
-def test_notebook_has_no_outputs_and_what_the_format_asks_for(notebook):
+def test_notebook_is_valid_and_has_no_outputs(notebook):
     assert notebook.keys() == {"cells", "metadata", "nbformat", "nbformat_minor"}
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert notebook["metadata"].keys() == {"kernelspec", "language_info"}
@@ -87,14 +87,14 @@ def test_notebook_has_no_outputs_and_what_the_format_asks_for(notebook):
     assert len(set(ids)) == len(ids)
 
 
-def test_first_cell_leads_to_colab(notebook):
+def test_first_cell_links_to_colab(notebook):
     first = notebook["cells"][0]
     assert first["cell_type"] == "markdown"
     link = "https://colab.research.google.com/github/crl-jax/crl_jax/blob/main/"
     assert f"]({link}{NOTEBOOK.parent.name}/{NOTEBOOK.name})" in "".join(first["source"])
 
 
-def test_pages_that_it_names_are_there(notebook):
+def test_linked_pages_exist(notebook):
     text = "".join("".join(cell["source"]) for cell in notebook["cells"])
     pages = re.findall(r"https://crl-jax\.github\.io/crl_jax/([^)#]*)\.html", text)
     assert pages
@@ -104,8 +104,8 @@ def test_pages_that_it_names_are_there(notebook):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compiles")
-def test_all_of_it_runs_and_each_figure_is_drawn(notebook, tmp_path):
-    done = subprocess.run(
+def test_notebook_runs_and_draws_each_figure(notebook, tmp_path):
+    process = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", "-c", RUN, str(NOTEBOOK)],
         cwd=tmp_path,
         env=os.environ
@@ -119,12 +119,12 @@ def test_all_of_it_runs_and_each_figure_is_drawn(notebook, tmp_path):
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    code = code_of(notebook)
-    said = re.split(r"^cell (.*)\n", done.stdout, flags=re.M)
-    said = dict(zip(said[1::2], said[2::2], strict=True))
-    assert list(said) == list(code)
-    assert "nan" not in done.stdout.lower()
+    assert process.returncode == 0, process.stdout + process.stderr
+    code = code_cells(notebook)
+    output = re.split(r"^cell (.*)\n", process.stdout, flags=re.M)
+    output = dict(zip(output[1::2], output[2::2], strict=True))
+    assert list(output) == list(code)
+    assert "nan" not in process.stdout.lower()
 
     shown = {cell for cell, source in code.items() if FIGURES in source}
     drawn = list(tmp_path.glob("*.png"))
@@ -134,40 +134,40 @@ def test_all_of_it_runs_and_each_figure_is_drawn(notebook, tmp_path):
         assert np.ptp(matplotlib.image.imread(path)[..., :3]) > 0.5
 
     # One program for each loss of the recommender, and one for both losses of the images.
-    assert done.stderr.count("Finished XLA compilation of jit(run_epochs)") == 4
-    assert done.stderr.count("Finished XLA compilation of jit(represent)") == 1
-    assert f"({jax.default_backend()})" in said["devices-code"]
-    assert str(presets.preset_of()) in said["presets-code"]
-    assert re.search(r"compiled programs are cached in \S*/", said["presets-code"])
+    assert process.stderr.count("Finished XLA compilation of jit(run_epochs)") == 4
+    assert process.stderr.count("Finished XLA compilation of jit(represent)") == 1
+    assert f"({jax.default_backend()})" in output["devices-code"]
+    assert str(presets.preset_of()) in output["presets-code"]
+    assert re.search(r"compiled programs are cached in \S*/", output["presets-code"])
     for method in ("BPR", "InfoNCE", "BCL"):
         assert re.search(
-            rf"^{method} +\d+ +0\.\d{{4}} ± 0\.\d{{4}} ", said["recommender-code"], re.M
+            rf"^{method} +\d+ +0\.\d{{4}} ± 0\.\d{{4}} ", output["recommender-code"], re.M
         )
-    assert len(set(re.findall(r"^item (\d+):", said["recommend-code"], re.M))) == 10
-    auc = dict(re.findall(r"^(.*?) +(0\.\d{3}) +0\.\d{3}$", said["weights-code"], re.M))
+    assert len(set(re.findall(r"^item (\d+):", output["recommend-code"], re.M))) == 10
+    auc = dict(re.findall(r"^(.*?) +(0\.\d{3}) +0\.\d{3}$", output["weights-code"], re.M))
     assert float(auc["InfoNCE"]) == 0.5
     assert float(auc["BCL, β = 0.5"]) > 0.6 > 0.4 > float(auc["HCL, β = 1"])
     for method in ("SimCLR", "BCL"):
-        row = re.search(rf"^{method} +(\S+) +(\S+) +(\S+)", said["images-train-code"], re.M)
+        row = re.search(rf"^{method} +(\S+) +(\S+) +(\S+)", output["images-train-code"], re.M)
         assert row is not None
         assert 0.2 < float(row[3]) <= 1  # chance level is 0.1
-    speeds = re.findall(r"^ *([\d,]+) (\w+)/s of", said["speed-code"], re.M)
-    assert [what for _, what in speeds] == ["interactions", "images"]
+    speeds = re.findall(r"^ *([\d,]+) (\w+)/s of", output["speed-code"], re.M)
+    assert [unit for _, unit in speeds] == ["interactions", "images"]
     assert all(int(speed.replace(",", "")) > 0 for speed, _ in speeds)
 
 
-def test_it_stops_where_the_accelerator_is_another(notebook, capsys):
-    found = jax.default_backend()
-    other = next(name for name in ("tpu", "gpu") if name != found)
-    advice = rf"asks for '{other}', but JAX computes on '{found}'.*Runtime > Change runtime type"
+def test_raises_on_accelerator_mismatch(notebook, capsys):
+    backend = jax.default_backend()
+    other = next(name for name in ("tpu", "gpu") if name != backend)
+    advice = rf"asks for '{other}', but JAX computes on '{backend}'.*Runtime > Change runtime type"
     with raises(RuntimeError, match=advice):
         run_until_devices(notebook, ACCELERATOR=other)
     capsys.readouterr()
-    run_until_devices(notebook, ACCELERATOR=found)
-    said = capsys.readouterr().out
+    run_until_devices(notebook, ACCELERATOR=backend)
+    output = capsys.readouterr().out
     versions = (jax.devices()[0].device_kind, jax.__version__, np.__version__, crl_jax.__version__)
-    for of in versions:
-        assert of in said
+    for expected in versions:
+        assert expected in output
 
 
 @pytest.fixture
@@ -189,23 +189,23 @@ def pip(monkeypatch):
     return pip
 
 
-def test_nothing_is_installed_where_the_package_is(notebook, pip):
+def test_skips_installation_if_package_is_installed(notebook, pip):
     run_until_devices(notebook)
     assert pip.commands == []
 
 
-def test_it_installs_the_package_beside_the_jax_that_is_there(notebook, pip, monkeypatch):
+def test_installation_keeps_installed_jax_version(notebook, pip, monkeypatch):
     monkeypatch.setitem(sys.modules, "crl_jax", None)  # cannot be imported
     names = run_until_devices(notebook)
     assert names["crl_jax"] is crl_jax
     (command,) = pip.commands
     assert command[:4] == [sys.executable, "-m", "pip", "install"]
     assert command[4] == "crl_jax[experiments] @ git+https://github.com/crl-jax/crl_jax"
-    kept = {f"jax=={jax.__version__}", f"jaxlib=={version('jaxlib')}"}
-    assert set(command[5:]) == kept
+    pins = {f"jax=={jax.__version__}", f"jaxlib=={version('jaxlib')}"}
+    assert set(command[5:]) == pins
 
 
-def test_it_says_why_an_installation_failed(notebook, pip, monkeypatch):
+def test_reports_installation_error(notebook, pip, monkeypatch):
     monkeypatch.setitem(sys.modules, "crl_jax", None)
     pip.returncode, pip.stderr = 1, "no network"
     with raises(RuntimeError, match="no network"):

@@ -1,4 +1,4 @@
-"""Tests that the commands and the code on the page on commands work."""
+"""Tests of the commands and the code examples on the documentation page on commands."""
 
 import dataclasses
 import importlib
@@ -23,8 +23,8 @@ from experiments._ranges import is_within
 from experiments._registry import limits_of, resolve_flags, sweepable, with_flags
 from experiments._schema import to_json
 from experiments._study_command import configure
-from experiments.calibration import _options as of_calibration
-from experiments.numerical import _options as of_numerical
+from experiments.calibration import _options as calibration_options
+from experiments.numerical import _options as numerical_options
 from experiments.recommend._config import SCHEMA, Config
 from experiments.recommend._study import Recommend
 from experiments.recommend._topk import TopK
@@ -43,7 +43,7 @@ class KindOptions:
 
 
 PAGE = "".join((DOCS / f"{name}.md").read_text() for name in ("commands", "scale"))
-# Commands in `sh` blocks are passed to schedulers, whose flags precede them.
+# `sh` blocks pass commands to job schedulers, whose own flags come first.
 COMMANDS = [
     shlex.split(command)
     for block in re.findall(r"```(?:bash|sh)\n(.*?)```", PAGE, re.DOTALL)
@@ -52,7 +52,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_commands_are_taken(command, monkeypatch, tmp_path):
+def test_documented_commands_parse(command, monkeypatch, tmp_path):
     name, *arguments = command
     own = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert own is not None
@@ -74,27 +74,27 @@ def test_commands_are_taken(command, monkeypatch, tmp_path):
             configure(Recommend(), arguments)
             forget_own(OBJECTIVES)
         case "numerical", _:
-            of_numerical.parse(arguments)
+            numerical_options.parse(arguments)
         case "calibration", _:
-            of_calibration.parse(arguments)
+            calibration_options.parse(arguments)
         case "reproduce", _:
             assert reproduce.parse(arguments).target == arguments[0]
         case _:
             raise AssertionError(command)
 
 
-def test_flags_that_are_named_are_there():
+def test_documented_flags_exist():
     known = {*SCHEMA.flags.values(), "--recipe", "--config", "--help", "--include-test-items",
              "--list", "--loss", "--margin"}  # fmt: skip
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
-    numbers = {
+    config_flags = {
         f"--{name.replace('_', '-')}"
-        for of in (of_numerical, of_calibration)
-        for name in of.Config.__dataclass_fields__
+        for options_module in (numerical_options, calibration_options)
+        for name in options_module.Config.__dataclass_fields__
     }
     page = re.sub(r"```sh\n.*?```", "", PAGE, flags=re.DOTALL)
-    assert set(re.findall(r"--[a-z][a-z0-9-]*", page)) <= known | own | topk | numbers
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", page)) <= known | own | topk | config_flags
 
 
 def block(start: str) -> str:
@@ -106,15 +106,15 @@ def block(start: str) -> str:
 
 def entry(module: str, name: str):
     """Executes the page's code for ``module`` or a file in it and returns its object ``name``."""
-    place = rf"`experiments/{module}(?:/\w+)?\.py`"
-    code = re.search(rf"{place}:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
+    path_pattern = rf"`experiments/{module}(?:/\w+)?\.py`"
+    code = re.search(rf"{path_pattern}:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert code is not None, module
-    made = dict(vars(importlib.import_module("experiments." + module.replace("/", "."))))
-    exec(code[1], made)
-    return made[name]
+    namespace = dict(vars(importlib.import_module("experiments." + module.replace("/", "."))))
+    exec(code[1], namespace)
+    return namespace[name]
 
 
-def test_a_loss_takes_one_file_and_one_line():
+def test_custom_loss_example_works():
     entries = {**OBJECTIVES, "margin": entry("recommend/objectives", "MARGIN")}
     made = with_flags(KindOptions, "kind", entries)
     options = tyro.cli(made, args=["--kind", "margin"])
@@ -127,7 +127,7 @@ def test_a_loss_takes_one_file_and_one_line():
     assert float(loss) == pytest.approx(0.5 - 0.1)
 
 
-def test_a_sampler_takes_one_file_and_one_line():
+def test_custom_sampler_example_works():
     popular = entry("recommend/sampling", "POPULAR")
     entries = {**SAMPLERS, "popular": popular}
     made = with_flags(KindOptions, "kind", {"margin": popular, **entries})
@@ -139,7 +139,7 @@ def test_a_sampler_takes_one_file_and_one_line():
     assert "popularity_power" not in sweepable(entries)
 
 
-def test_an_encoder_takes_one_file_and_one_line():
+def test_custom_encoder_example_works():
     narrow = entry("recommend/encoders", "NARROW")
     values = resolve_flags(
         "kind", with_flags(KindOptions, "kind", {"margin": narrow})(), {"margin": narrow}
@@ -149,7 +149,7 @@ def test_an_encoder_takes_one_file_and_one_line():
     assert made == models.MatrixFactorization(3, 2, 4, similarity="cosine")
 
 
-def test_a_contrast_takes_one_file_and_one_line():
+def test_custom_contrast_example_works():
     damped = entry("recommend/contrasts", "DAMPED")
     values = resolve_flags(
         "kind", with_flags(KindOptions, "kind", {"margin": damped})(), {"margin": damped}
@@ -176,15 +176,15 @@ def folder(tmp_path, monkeypatch):
         patch.chdir(tmp_path)
         patch.setattr(data, "load", {"movielens:100k": rated}.__getitem__)
         exec(block("from pathlib import Path"), {})
-    kept = data.load(tmp_path / "ml-100k", merge=True)
-    assert pairs(kept) == pairs(rated)
-    assert kept.ratings is not None
+    loaded = data.load(tmp_path / "ml-100k", merge=True)
+    assert pairs(loaded) == pairs(rated)
+    assert loaded.ratings is not None
     return tmp_path / "ml-100k"
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 @pytest.mark.usefixtures("standard_promotion", "quick_compiles")
-def test_a_target_takes_one_file_and_one_line(folder, tmp_path, monkeypatch):
+def test_custom_target_example_writes_table_and_figure(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(TARGETS, "figure-9.9", entry("reproduce", "FIGURE"))
     flags = ["--data", str(folder), "--out", str(tmp_path), "--seeds", "2", "--epochs", "1"]
     assert reproduce.main(["figure-9.9", *flags]) == 0
@@ -197,7 +197,7 @@ def test_a_target_takes_one_file_and_one_line(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("standard_promotion", "quick_compiles")
-def test_a_command_takes_one_file(tmp_path, monkeypatch):
+def test_custom_command_example_trains_and_resumes(tmp_path, monkeypatch):
     path, out = tmp_path / "vectors.py", tmp_path / "run"
     path.write_text(block('"""Representations of vectors'))
     spec = importlib.util.spec_from_file_location("experiments.vectors", path)
@@ -213,8 +213,8 @@ def test_a_command_takes_one_file(tmp_path, monkeypatch):
     assert module.main(["--resume", str(out)]) == 0
 
 
-def test_a_target_may_load_what_it_likes():
-    made = {"__package__": "experiments.reproduce"}
-    exec(block("from crl_jax import data\n\nfrom .methods"), made)
-    (world,) = made["load_simulated"](None, None)
+def test_target_example_loads_simulated_data():
+    namespace = {"__package__": "experiments.reproduce"}
+    exec(block("from crl_jax import data\n\nfrom .methods"), namespace)
+    (world,) = namespace["load_simulated"](None, None)
     assert len(world.train) > len(world.test) > 0

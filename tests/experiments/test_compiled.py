@@ -1,4 +1,4 @@
-"""Compiled programs are kept between commands, where that is wanted and possible."""
+"""Tests of the persistent compilation cache of the commands."""
 
 import os
 import subprocess
@@ -22,17 +22,17 @@ raise SystemExit(run(command, {}))
 DIR, ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"
 
 
-def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
+def test_caches_programs_in_user_cache_folder(tmp_path):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", COMMAND], cwd=ROOT, capture_output=True, text=True, check=True,
         env={**inherited, "CRL_JAX_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
-    assert not ended.stderr
-    folder, kept = ended.stdout.strip(), [str(p) for p in tmp_path.rglob("*-cache")]
+    assert not process.stderr
+    folder, entries = process.stdout.strip(), [str(p) for p in tmp_path.rglob("*-cache")]
     assert Path(folder).is_relative_to(tmp_path / "compiled")
-    assert kept
-    assert all(name.startswith(folder) for name in kept)
+    assert entries
+    assert all(name.startswith(folder) for name in entries)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
         ("/proc/nowhere", {}, None),
     ],
 )
-def test_the_settings_of_jax_go_first_and_unwritable_folders_do_no_harm(
+def test_keeps_jax_cache_settings_and_skips_unwritable_folders(
     base, settings, folder, tmp_path, monkeypatch
 ):
     (tmp_path / "file").write_text("in the way")
@@ -65,8 +65,11 @@ def test_the_settings_of_jax_go_first_and_unwritable_folders_do_no_harm(
             jax.config.update(name, value)
 
 
-def test_a_kill_between_a_program_and_its_time_of_use_does_no_harm(tmp_path):
-    """JAX reads the times of all programs before it writes one, and before 0.12 needs each."""
+def test_restores_missing_access_time_of_cache_entry(tmp_path):
+    """A kill between the two writes of an entry leaves it without an access time.
+
+    JAX reads the access times of all entries before it writes one; before 0.12, it needs each.
+    """
     from jax._src.lru_cache import LRUCache
 
     cache = LRUCache(str(tmp_path), max_size=10_000)

@@ -1,4 +1,4 @@
-"""Tests of chapter 3, noisy positives: its protocol, evaluation, and commands on small data."""
+"""Tests of chapter 3, noisy positives: protocol, evaluation, and commands on small data."""
 
 import json
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ def pairs(log):
     return set(zip(log.users.tolist(), log.items.tolist(), strict=True))
 
 
-def test_the_test_part_is_half_of_the_top_rated(folder, world):
+def test_test_part_is_half_of_top_ratings(folder, world):
     loaded = data.load(folder)
     everything = data.union(loaded.train, loaded.test)
     top = int(np.sum(everything.ratings == 5))
@@ -65,7 +65,7 @@ def test_the_test_part_is_half_of_the_top_rated(folder, world):
     assert pairs(world.train) | pairs(world.test) == pairs(everything)
 
 
-def test_a_given_test_part_is_used_from_a_minimum_rating(folder):
+def test_given_test_part_is_filtered_by_minimum_rating(folder):
     loaded = data.load(folder)
     world = load_world(loaded, 3.0, str(folder))
     assert pairs(world.train) == pairs(loaded.train)
@@ -85,13 +85,13 @@ def test_injected_positives_are_new_pairs(world, rate):
     assert with_noise(world, rate).train.fingerprint() == noisy.train.fingerprint()
 
 
-def test_more_noise_than_free_pairs_is_refused(world):
+def test_rejects_more_noise_than_free_pairs(world):
     with raises(ValueError, match="`rate` must leave pairs"):
         with_noise(world, 100.0)
 
 
 @pytest.mark.slow
-def test_the_confidence_is_evaluated_by_the_ratings(run, out, world, monkeypatch):
+def test_confidence_is_evaluated_against_ratings(run, out, world, monkeypatch):
     monkeypatch.setattr(chapter_3, "ESTIMATES", ("prior", "bprac"))
     code, printed = run("table-3.2", *SHORT, "--dataset", "ml-100k")
     assert code == 0
@@ -112,7 +112,7 @@ def test_the_confidence_is_evaluated_by_the_ratings(run, out, world, monkeypatch
 
 
 @pytest.mark.parametrize("table", ["table-3.2", "table-3.3"])
-def test_the_time_of_a_table_is_estimated(folder, tmp_path, table, monkeypatch, capsys):
+def test_estimates_training_time_of_table(folder, tmp_path, table, monkeypatch, capsys):
     """Each measured epoch includes an EM round of the confidence, so that the time is a bound."""
     rounds = {}
 
@@ -138,7 +138,7 @@ def test_the_time_of_a_table_is_estimated(folder, tmp_path, table, monkeypatch, 
     assert rounds == {name: 1 if ROWS[name].confidence else None for name in names}
 
 
-def test_a_table_is_written_with_all_its_metrics(run, out):
+def test_writes_table_with_all_metrics(run, out):
     chosen = ("prior", "mpr", "bprac")
     code, printed = run("table-3.3", *SHORT, "--dataset", "ml-100k", "--methods", *chosen)
     assert code == 0
@@ -162,7 +162,7 @@ def test_every_loss_accepts_its_hyperparameters():
     assert minibatch == ["truncated bce", "truncated bpr"]
 
 
-def test_an_ablation_on_several_splits(run, out):
+def test_ablation_averages_over_splits(run, out):
     flags = ("--ablation", "--splits", "2", *SHORT, "--methods", "bpr at that rate")
     before = set((out / "runs").glob("*"))
     assert run("table-3.3", *flags)[0] == 0
@@ -188,12 +188,12 @@ def test_methods_search_their_own_hyperparameter(run, out):
     assert all(np.isclose(chosen[name], values).any() for name, values in axes.items())
 
 
-def test_the_training_length_is_the_published_number_of_triplets(world):
+def test_training_length_matches_published_number_of_triplets(world):
     n_users, n = world.train.n_users, len(world.train)
     assert abs(ROWS["bpr"].epochs(world) * n - 10 * 1000 * n_users) <= 5 * n
 
 
-def test_the_variance_of_the_distribution_is_that_of_the_initial_values(world):
+def test_distribution_variance_matches_initial_variance(world):
     rows = (*chapter_3.methods(0.2).values(), *chapter_3.ablation(0.2))
     assert {round(method.recipe.deviation**2, 9) for method in rows} == {0.2}
     laws = {m.label: m.estimator(world).distribution for m in rows if m.confidence}
@@ -212,7 +212,7 @@ def test_score_distributions_are_densities(run, out, target):
 
 
 @pytest.mark.slow
-def test_noise_and_convergence_are_drawn_with_their_data(run, out, monkeypatch):
+def test_noise_and_convergence_figures_write_their_data(run, out, monkeypatch):
     monkeypatch.setattr(chapter_3, "NOISE_RATES", (0.0, 0.3))
     monkeypatch.setattr(chapter_3, "ROBUST", ("bprac",))
     monkeypatch.setattr(chapter_3, "CONVERGING", ("gbpr",))
@@ -231,7 +231,7 @@ def test_noise_and_convergence_are_drawn_with_their_data(run, out, monkeypatch):
     assert all(float(row["log_posterior"]) < 0 for row in rows)
 
 
-def test_the_likelihood_and_the_constant_are_those_of_the_formulas():
+def test_likelihood_and_constant_match_formulas():
     """Lemma 3.2, in float64; the constant of its proof is the density of the scores."""
     ids = {"user_ids": np.arange(3), "item_ids": np.arange(5)}
     log = data.Interactions.from_arrays([0, 0, 1, 1, 2], [0, 1, 1, 2, 3], **ids)
@@ -259,7 +259,7 @@ def test_the_likelihood_and_the_constant_are_those_of_the_formulas():
     assert got["ratio_low"] < 0.95 < 1.05 < got["ratio_high"]
 
 
-def test_data_without_ratings_are_refused(tmp_path, capsys):
+def test_rejects_data_without_ratings(tmp_path, capsys):
     (tmp_path / "log.csv").write_text("user,item\n1,2\n1,3\n2,3\n")
     path = str(tmp_path / "log.csv")
     assert main(["table-3.3", "--data", path, "--out", str(tmp_path / "o")]) == 2
@@ -268,7 +268,7 @@ def test_data_without_ratings_are_refused(tmp_path, capsys):
     assert "needs a test part with ratings" in " ".join(capsys.readouterr().err.split())
 
 
-def test_training_ratings_are_required_before_training(tmp_path, capsys):
+def test_rejects_missing_training_ratings(tmp_path, capsys):
     (tmp_path / "train.csv").write_text("user,item\n0,0\n0,1\n1,0\n1,2\n")
     (tmp_path / "test.csv").write_text("user,item,rating\n0,2,5\n1,1,4\n")
     arguments = ["--data", str(tmp_path), "--test-rating", "3", "--out", str(tmp_path / "o")]
@@ -277,7 +277,7 @@ def test_training_ratings_are_required_before_training(tmp_path, capsys):
         assert "needs training ratings" in " ".join(capsys.readouterr().err.split())
 
 
-def test_likely_negatives_are_popular_and_the_others_are_not():
+def test_likely_negatives_are_popular_and_unlikely_are_not():
     counts = np.array([30, 20, 10, 1])
     items = np.repeat(np.arange(4), counts)
     log = Interactions.from_arrays(

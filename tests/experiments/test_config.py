@@ -30,17 +30,18 @@ SECTIONS: dict[str, Any] = {
     for section in dataclasses.fields(Config)
 }
 FIELDS = [(section, name) for section, hints in SECTIONS.items() for name in hints]
-COUNTED = (int, int | None, tuple[int, ...], int | Literal["auto"])
+INTEGER_TYPES = (int, int | None, tuple[int, ...], int | Literal["auto"])
 NUMBERS = {
     name: kind
     for hints in SECTIONS.values()
     for name, kind in hints.items()
-    if kind in (*COUNTED, float, float | None)
+    if kind in (*INTEGER_TYPES, float, float | None)
 }
 # Expected ranges of these flags. New flags need not be listed.
-WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 0
+NON_NEGATIVE_INTEGERS = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 0
 FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
-             "risk_lambda", "risk_lambda_slope", "risk_lambda_min", *WHOLE)  # fmt: skip
+             "risk_lambda", "risk_lambda_slope", "risk_lambda_min",
+             *NON_NEGATIVE_INTEGERS)  # fmt: skip
 SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # closed intervals
 ANY = ("min_rating", "test_rating", "min_score")
 POSITIVE = ("temperature", "distribution_scale", "rank_scale", "init_scale", "lr")
@@ -49,12 +50,12 @@ COUNTS = ("leave_last_k", "n_neg", "confidence_every", "n_group", "candidates", 
           "k")  # fmt: skip
 
 
-def wrong_numbers(name: str) -> list[str]:
+def invalid_values(name: str) -> list[str]:
     """Returns values outside the expected range, or outside the entry's range if not listed."""
     if name in ANY:
         return ["inf", "nan"]
     if name in FROM_ZERO:
-        return ["-1", "nan"] if name not in WHOLE else ["-1", "4294967296"]
+        return ["-1", "nan"] if name not in NON_NEGATIVE_INTEGERS else ["-1", "4294967296"]
     if name in SHARES:
         return ["1.01", "nan", "0.49" if name == "alpha" else "-0.01"]
     if name in POSITIVE:
@@ -67,27 +68,27 @@ def wrong_numbers(name: str) -> list[str]:
         return ["-0.01", "1", "nan"]
     if name in COUNTS:
         return ["0", "-3", "9999999999"]
-    return beyond(name)
+    return values_out_of_range(name)
 
 
-def beyond(name: str) -> list[str]:
+def values_out_of_range(name: str) -> list[str]:
     """Returns values outside the range of this flag."""
-    limits, found = RANGES[name], []
+    limits, invalid = RANGES[name], []
     if math.isfinite(limits.low):
-        found.append(limits.low if limits.low_open else limits.low - 1)
+        invalid.append(limits.low if limits.low_open else limits.low - 1)
     if math.isfinite(limits.high):
-        found.append(limits.high if limits.high_open else limits.high + 1)
-    return [*map(str, found), *(() if NUMBERS[name] in COUNTED else ("nan", "inf", "1e39"))]
+        invalid.append(limits.high if limits.high_open else limits.high + 1)
+    return [*map(str, invalid), *(() if NUMBERS[name] in INTEGER_TYPES else ("nan", "inf", "1e39"))]
 
 
-def test_every_number_has_a_range():
+def test_every_numeric_flag_has_range():
     assert sorted(NUMBERS) == sorted(RANGES)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_flags_out_of_range_are_named_with_their_value(name):
-    flag, kind = "--" + name.replace("_", "-"), int if NUMBERS[name] in COUNTED else float
-    value, *others = wrong_numbers(name)
+def test_reports_flag_and_value_out_of_range(name):
+    flag, kind = "--" + name.replace("_", "-"), int if NUMBERS[name] in INTEGER_TYPES else float
+    value, *others = invalid_values(name)
     with raises(ValueError, match=f"^{flag} must be .*, got ") as raised:
         SCHEMA.parse([flag, value], Config(), "")
     assert float(str(raised.value).rpartition("got ")[2].rstrip(".")) == pytest.approx(
@@ -96,7 +97,7 @@ def test_flags_out_of_range_are_named_with_their_value(name):
     assert not [other for other in others if is_within(RANGES[name], kind(other))]
 
 
-def test_ends_of_ranges_count():
+def test_accepts_ends_of_closed_ranges():
     flags = ["--alpha", "0.5", "--tau-plus", "0", "--weight-decay", "0", "--seed", "4294967295",
              "--drop-rate", "1", "--checkpoint-seconds", "0", "--k", "1"]  # fmt: skip
     config = SCHEMA.parse(flags, Config(), "")
@@ -114,7 +115,7 @@ def test_ranges_may_depend_on_other_flags():
 
 STORED = to_json(Config())
 # Flags of all entries that the default configuration does not select.
-NOT_TAKEN = {
+UNSELECTED_FLAGS = {
     name
     for section, choice, entries in SCHEMA.choices
     for entry in entries.values()
@@ -124,37 +125,37 @@ NOT_TAKEN = {
 WHERE = Path("config.json")
 
 
-def complaint(function: Callable[..., Any], *arguments: Any) -> str:
+def error_message(function: Callable[..., Any], *arguments: Any) -> str:
     """Returns the one-line error of a call, or an empty string if the arguments are valid."""
     try:
         function(*arguments)
     except ValueError as error:
-        said = str(error)
+        message = str(error)
     else:
         return ""
-    assert "\n" not in said
-    return said
+    assert "\n" not in message
+    return message
 
 
-def fault(stored: Any) -> str:
+def stored_config_error(stored: Any) -> str:
     """Returns the error for a stored configuration, or an empty string if it is valid."""
-    said = complaint(SCHEMA.from_json, stored, WHERE)
-    assert not said or said.startswith("config.json: ")
-    return said
+    message = error_message(SCHEMA.from_json, stored, WHERE)
+    assert not message or message.startswith("config.json: ")
+    return message
 
 
 @pytest.mark.parametrize("name", ["simulated", "tfds:x", "movielens:100k", "toy"])
-def test_names_of_data_are_no_paths(name, monkeypatch):
+def test_dataset_names_are_not_resolved_as_paths(name, monkeypatch):
     monkeypatch.setitem(DATASETS, "toy", DATASETS["movielens:100k"])
     config = Config(source=DataOptions(data=name))
     assert anchor(config) == config
-    there = anchor(Config(source=DataOptions(data="toys.csv"))).source.data
-    assert there == str(Path("toys.csv").absolute())
+    absolute_path = anchor(Config(source=DataOptions(data="toys.csv"))).source.data
+    assert absolute_path == str(Path("toys.csv").absolute())
 
 
-def test_what_was_written_is_read():
+def test_config_round_trips_through_json():
     assert SCHEMA.from_json(STORED, WHERE) == Config()
-    assert not fault(STORED | {"environment": {"python": "3.11"}})
+    assert not stored_config_error(STORED | {"environment": {"python": "3.11"}})
 
 
 LATER = {
@@ -166,7 +167,7 @@ LATER = {
 
 
 @pytest.mark.parametrize(("section", "name"), FIELDS)
-def test_damaged_fields_are_named(section, name):
+def test_reports_damaged_fields(section, name):
     kind = SECTIONS[section][name]
 
     def changed(value):
@@ -180,40 +181,44 @@ def test_damaged_fields_are_named(section, name):
     bad += [] if bool in (kind, *getattr(kind, "__args__", ())) else [True]
     bad += ([math.nan, math.inf, 10**400] if name != "k" else [[], [0], [1.5]]) if numeric else []
     for value in bad:
-        said = fault(changed(value))
-        assert said.startswith(f"config.json: {section}.{name}: expected "), (value, said)
-    left = {other: value for other, value in STORED[section].items() if other != name}
-    without = STORED | {section: left}
-    if name in NOT_TAKEN:
+        message = stored_config_error(changed(value))
+        assert message.startswith(f"config.json: {section}.{name}: expected "), (value, message)
+    remaining = {other: value for other, value in STORED[section].items() if other != name}
+    without = STORED | {section: remaining}
+    if name in UNSELECTED_FLAGS:
         assert SCHEMA.from_json(without, WHERE) == Config()
     elif name in LATER:
         assert getattr(getattr(SCHEMA.from_json(without, WHERE), section), name) == LATER[name]
     else:
         missing = f"config.json: {section}: expected the field {name}, which is missing."
-        assert fault(without) == missing
+        assert stored_config_error(without) == missing
 
 
-def test_a_flag_that_the_loss_takes_may_not_be_missing():
-    assert "tau_plus" in NOT_TAKEN
+def test_rejects_missing_flag_of_selected_loss():
+    assert "tau_plus" in UNSELECTED_FLAGS
     debiased = STORED["objective"] | {"loss": "debiased"}
     without = {name: value for name, value in debiased.items() if name != "tau_plus"}
     assert SCHEMA.from_json(STORED | {"objective": debiased}, WHERE).objective.loss == "debiased"
-    assert fault(STORED | {"objective": without}).endswith("field tau_plus, which is missing.")
+    assert stored_config_error(STORED | {"objective": without}).endswith(
+        "field tau_plus, which is missing."
+    )
 
 
-def test_sections_and_strange_fields_are_named():
+def test_reports_missing_sections_and_unknown_fields():
     for section in SECTIONS:
-        assert section in fault({k: v for k, v in STORED.items() if k != section})
+        assert section in stored_config_error({k: v for k, v in STORED.items() if k != section})
         for value in (None, [], "abc", 3):
-            assert fault(STORED | {section: value}).startswith(f"config.json: {section}: expected")
-        strange = STORED | {section: STORED[section] | {"colour": 1}}
-        assert 'got the field "colour"' in fault(strange)
-    assert 'got the field "colour"' in fault(STORED | {"colour": 1})
+            assert stored_config_error(STORED | {section: value}).startswith(
+                f"config.json: {section}: expected"
+            )
+        unknown = STORED | {section: STORED[section] | {"colour": 1}}
+        assert 'got the field "colour"' in stored_config_error(unknown)
+    assert 'got the field "colour"' in stored_config_error(STORED | {"colour": 1})
     for value in (None, [], "abc", 3):
-        assert fault(value).startswith("config.json: expected {…}, got ")
+        assert stored_config_error(value).startswith("config.json: expected {…}, got ")
 
 
-def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
+def test_reports_damaged_file_on_one_line(tmp_path):
     path = tmp_path / "config.json"
     good = json.dumps(STORED, indent=2).encode()
     texts = damaged_copies(good, 30, 60)
@@ -221,10 +226,10 @@ def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
     said = []
     for text in texts:
         path.write_bytes(text)
-        said.append(complaint(rundir.open_run, tmp_path, SCHEMA))
-    refused = [line for line in said if line]
-    assert len(refused) > 60
-    assert all(line.startswith(str(path)) for line in refused)
+        said.append(error_message(rundir.open_run, tmp_path, SCHEMA))
+    errors = [line for line in said if line]
+    assert len(errors) > 60
+    assert all(line.startswith(str(path)) for line in errors)
 
 
 FLAGS = {
@@ -239,41 +244,41 @@ FLAGS = {
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 @pytest.mark.parametrize("name", FLAGS)
-def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
+def test_filled_defaults_match_implicit_defaults(name):
     config = SCHEMA.parse(FLAGS[name], Config(), "")
     swept = tuple(spec.partition("=")[0] for spec in config.protocol.sweep)
     log = Interactions.from_arrays([0, 0, 1, 2], [0, 1, 2, 3])
 
-    def made(config):
+    def resolve_parts(config):
         objective = resolve(config.objective, swept)
         context = Context(log, "", objective.count("n_neg"))
         sampler, values = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
         return objective, sampler, values
 
-    def used(config):
-        objective, sampler, _ = made(config)
+    def effective_parts(config):
+        objective, sampler, _ = resolve_parts(config)
         parts = (sampler, objective.confidence(log, config.training))
         leaves = [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(parts)]
         return objective, jax.tree.structure(parts), leaves
 
-    settled = dataclasses.replace(
+    completed = dataclasses.replace(
         config,
-        objective=filled(config.objective, made(config)[0].values, swept),
-        sampling=filled(config.sampling, made(config)[2], swept),
+        objective=filled(config.objective, resolve_parts(config)[0].values, swept),
+        sampling=filled(config.sampling, resolve_parts(config)[2], swept),
     )
-    assert SCHEMA.from_json(to_json(settled), WHERE) == settled
-    assert used(settled) == used(config)
-    flags = dataclasses.asdict(settled.objective) | dataclasses.asdict(settled.sampling)
+    assert SCHEMA.from_json(to_json(completed), WHERE) == completed
+    assert effective_parts(completed) == effective_parts(config)
+    flags = dataclasses.asdict(completed.objective) | dataclasses.asdict(completed.sampling)
     assert all(flags[name] is None for name in swept)
     if config.sampling.sampler == "bns":
-        assert settled.sampling.prior == "popularity"
-        assert settled.sampling.candidates == 5
+        assert completed.sampling.prior == "popularity"
+        assert completed.sampling.candidates == 5
     if config.objective.loss == "bprac":
-        assert (settled.objective.score_distribution, settled.objective.distribution_scale) == (
+        assert (completed.objective.score_distribution, completed.objective.distribution_scale) == (
             "smoothed",
             None,
         )
-        assert settled.objective.confidence_every == 10
+        assert completed.objective.confidence_every == 10
     if config.objective.loss == "dpl":
         # The density of the training part, known with the data.
-        assert (settled.objective.tau_plus, settled.objective.n_pos) == (None, 5)
+        assert (completed.objective.tau_plus, completed.objective.n_pos) == (None, 5)

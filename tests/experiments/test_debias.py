@@ -1,4 +1,4 @@
-"""``--debias auto``: what it searches, measures and refuses."""
+"""Tests of ``--debias auto``: searched and estimated hyper-parameters, and errors."""
 
 import json
 
@@ -17,24 +17,24 @@ from experiments.recommend._study import Recommend
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
-def configured(flags):
+def make_config(flags):
     config, _, _ = configure(Recommend(), ["--debias", "auto", *flags.split()])
     Recommend().check(config)
     return config
 
 
 @pytest.mark.parametrize("loss", ["bayesian", "hard", "debiased", "dpl"])
-def test_what_is_searched_and_measured(loss):
-    axes = SCHEMA.axes(configured(f"--loss {loss}"))
+def test_debias_auto_searches_beta_and_estimates_alpha(loss):
+    axes = SCHEMA.axes(make_config(f"--loss {loss}"))
     assert ("beta" in axes) == (loss in ("bayesian", "hard"))
     assert not {"tau_plus", "alpha"} & axes.keys()
-    measured = estimator_of(configured(f"--loss {loss}"))
-    assert measured is (tasks.alpha_from_batch if loss == "bayesian" else None)
+    estimator = estimator_of(make_config(f"--loss {loss}"))
+    assert estimator is (tasks.alpha_from_batch if loss == "bayesian" else None)
 
 
-def test_a_number_that_is_given_is_not_searched():
-    assert SCHEMA.axes(configured("--loss bayesian --beta 0.6")).keys() == {"temperature"}
-    assert SCHEMA.axes(configured("--loss bayesian --temperature 0.3")).keys() == {"beta"}
+def test_given_hyperparams_are_not_searched():
+    assert SCHEMA.axes(make_config("--loss bayesian --beta 0.6")).keys() == {"temperature"}
+    assert SCHEMA.axes(make_config("--loss bayesian --temperature 0.3")).keys() == {"beta"}
     config, _, _ = configure(Recommend(), ["--loss", "bayesian"])
     assert SCHEMA.axes(config).keys() == {"temperature"}
     assert estimator_of(config) is None
@@ -50,12 +50,12 @@ def test_a_number_that_is_given_is_not_searched():
         ("--loss bayesian --tune 1", "omit --tune"),
     ],
 )
-def test_refusals(flags, said):
+def test_rejects_incompatible_flags(flags, said):
     with pytest.raises(ValueError, match=said):
-        configured(flags)
+        make_config(flags)
 
 
-def test_a_run(tmp_path, capsys):
+def test_run_stores_searched_and_estimated_hyperparams(tmp_path, capsys):
     log = data.simulate(n_users=40, n_items=50, n_exposed=40, seed=1).interactions
     rows = [f"{u},{i}" for u, i in zip(log.users, log.items)]
     (tmp_path / "log.csv").write_text("\n".join(["user,item", *rows]))
@@ -71,7 +71,7 @@ def test_a_run(tmp_path, capsys):
     assert all(0.5 <= np.min(entry["alpha"]) <= 0.99 for entry in history(tmp_path / "run"))
 
 
-def test_the_benchmark_of_the_regret():
+def test_regret_benchmark_orders_worst_searched_and_best():
     log = data.simulate(n_users=40, n_items=50, n_exposed=40, seed=1).interactions
     split = data.with_validation(data.split_by_ratio(log, test=0.2), valid=0.1)
     (row,) = debias.measure(split, "bayesian", 1, epochs=6)
@@ -87,7 +87,7 @@ def test_the_benchmark_of_the_regret():
     assert np.isnan(row["best_beta"])
 
 
-def test_the_regret_of_several_seeds_is_that_of_their_means():
+def test_summary_computes_regret_from_mean_scores():
     scores = {"ndcg@20": 0.2, "ndcg@20_searched": 0.2, "ndcg@20_best": 0.25, "ndcg@20_worst": 0.1}
     first = {
         "dataset": "d", "interactions": 9, "loss": "dpl", "epochs": 3, "points": 4, "cost": 1.0,

@@ -1,4 +1,4 @@
-"""Side features on the command line: files, cold items, the saved recommender, refusals."""
+"""Tests of side features on the command line: files, cold items, saved recommender, errors."""
 
 import csv
 import json
@@ -34,7 +34,7 @@ def files(tmp_path):
     return ["--encoder", "features", "--item-features", str(items), "--user-features", str(users)]
 
 
-def test_cold_items_are_evaluated_and_new_ones_served(files, ratings, tmp_path, capsys):
+def test_evaluates_cold_items_and_serves_new_items(files, ratings, tmp_path, capsys):
     out = tmp_path / "run"
     flags = ["--data", str(ratings), *files, "--cold-items", "0.2", *QUICK]
     flags += ["--user-id-dropout", "0.1", "--final-training", "train", "--out", str(out)]
@@ -46,22 +46,22 @@ def test_cold_items_are_evaluated_and_new_ones_served(files, ratings, tmp_path, 
     assert [*rows] == ["random", "popularity", "popularity by features", "content kNN"]
     assert f"{float(rows['content kNN']['cold_ndcg@20']):.4f}" in screen
     assert float(rows["popularity"]["cold_all_ndcg@5"]) == 0
-    found = json.loads((out / "metrics.json").read_text())
+    results = json.loads((out / "metrics.json").read_text())
     for name in ("ndcg@20", "cold_ndcg@20", "cold_all_ndcg@20", "cold_auc", "cold_all_auc"):
-        assert 0 < found[name] < 1
-    assert found["cold_recall@20"] == pytest.approx(1)  # of 11 items
-    assert not any("coverage" in name for name in found if name.startswith("cold"))
+        assert 0 < results[name] < 1
+    assert results["cold_recall@20"] == pytest.approx(1)  # of 11 items
+    assert not any("coverage" in name for name in results if name.startswith("cold"))
     model = Recommender.load(out)
     assert model.known.n_items == 45
     table = data.read_features(files[3])
     wider = model.with_items(table)
     assert wider.known.n_items == 70
-    people = data.read_features(files[5])
-    assert len(wider.recommend_from_features(people, "u3", k=5).items[0]) == 5
+    user_table = data.read_features(files[5])
+    assert len(wider.recommend_from_features(user_table, "u3", k=5).items[0]) == 5
     assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
 
 
-def test_metrics_of_cold_items_are_those_of_their_vectors(files, ratings):
+def test_cold_item_precision_matches_numpy(files, ratings):
     problem = load_problem(DataOptions(str(ratings), cold_items=0.25))
     encoding = Config().encoding
     encoding = type(encoding)(encoder="features", item_features=files[3], min_category_count=2)
@@ -84,16 +84,18 @@ def test_metrics_of_cold_items_are_those_of_their_vectors(files, ratings):
         new[row] = x @ params["dense"]
         for category, weight in zip(own, weights, strict=True):
             new[row] += weight * params["categories"][category] if category >= 0 else 0
-    taken = np.zeros((len(users), len(new)), bool)
-    taken[problem.cold.users, problem.cold.items] = True
+    interacted = np.zeros((len(users), len(new)), bool)
+    interacted[problem.cold.users, problem.cold.items] = True
     for prefix, candidates in (("cold", new), ("cold_all", np.concatenate([items, new]))):
-        scores, wanted = users @ candidates.T, taken
+        scores, relevant = users @ candidates.T, interacted
         if prefix == "cold_all":
             scores[problem.known.users, problem.known.items] = -np.inf
-            wanted = np.concatenate([np.zeros((len(users), len(items)), bool), taken], axis=1)
+            relevant = np.concatenate(
+                [np.zeros((len(users), len(items)), bool), interacted], axis=1
+            )
         top = np.argsort(-scores, axis=1)[:, :5]
-        hits = np.take_along_axis(wanted, top, 1).sum(axis=1)
-        mask = wanted.any(axis=1)
+        hits = np.take_along_axis(relevant, top, 1).sum(axis=1)
+        mask = relevant.any(axis=1)
         want = (hits[mask] / 5).mean()
         assert got[f"{prefix}_precision@5"] == pytest.approx(want, rel=1e-5)
 
@@ -118,22 +120,22 @@ def test_metrics_of_cold_items_are_those_of_their_vectors(files, ratings):
         ),
     ],
 )
-def test_flags_that_contradict_each_other_are_refused(flags, message, files, ratings, capsys):
+def test_rejects_incompatible_flags(flags, message, files, ratings, capsys):
     arguments = flags.replace("FILE", files[3]).split()
     assert main(["--data", str(ratings), *QUICK, *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.replace("│", "").split())
 
 
-def test_a_file_without_an_item_of_the_log_is_refused(files, ratings, tmp_path, capsys):
+def test_rejects_feature_file_with_missing_items(files, ratings, tmp_path, capsys):
     path = write(tmp_path / "few.csv", "item,genre\ni1,a\ni2,a\n")
     flags = ["--encoder", "features", "--item-features", str(path)]
     assert main(["--data", str(ratings), *QUICK, *flags, "--out", str(tmp_path / "run")]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "few.csv: expected a row for each of 56 ids, got none for 54 of them" in said
-    assert not (tmp_path / "run").exists()  # another try with the same flags starts afresh
+    error = " ".join(capsys.readouterr().err.split())
+    assert "few.csv: expected a row for each of 56 ids, got none for 54 of them" in error
+    assert not (tmp_path / "run").exists()  # a retry with the same flags starts from scratch
 
 
-def test_a_given_test_part_excludes_cold_items(tmp_path):
+def test_rejects_cold_items_with_given_test_part(tmp_path):
     write(tmp_path / "train.csv", "user,item\n1,a\n2,b\n")
     write(tmp_path / "test.csv", "user,item\n1,b\n2,a\n")
     with raises(ValueError, match="has a test part: name a --split"):

@@ -1,4 +1,4 @@
-"""Runs of recommend that fit a baseline: metrics, files, lists, searches and refusals."""
+"""Tests of `recommend` runs that fit a baseline: metrics, files, lists, searches and errors."""
 
 import csv
 import json
@@ -43,14 +43,14 @@ def ndcg(fitted, known, held_out):
     return float(metrics.summarize(metrics.evaluate_lists(lists, layout, ks=20))["ndcg@20"])
 
 
-def test_a_run_evaluates_and_saves_the_baseline(ease, problem):
+def test_run_evaluates_and_saves_baseline(ease, problem):
     fitted = baselines.EASE(l2=20.0).fit(problem.known)
-    found = read(ease, "metrics.json")
-    assert found["ndcg@20"] == pytest.approx(ndcg(fitted, problem.known, problem.test), rel=1e-5)
-    assert found["chosen"] == {"point": {}}
-    assert found["trained_on"]["scored_model"] == ["train", "valid"]
-    assert found["seconds"] > 0
-    assert [seed["ndcg@20"] for seed in read(ease, "metrics_by_seed.json")] == [found["ndcg@20"]]
+    result = read(ease, "metrics.json")
+    assert result["ndcg@20"] == pytest.approx(ndcg(fitted, problem.known, problem.test), rel=1e-5)
+    assert result["chosen"] == {"point": {}}
+    assert result["trained_on"]["scored_model"] == ["train", "valid"]
+    assert result["seconds"] > 0
+    assert [seed["ndcg@20"] for seed in read(ease, "metrics_by_seed.json")] == [result["ndcg@20"]]
     with (ease / "baselines.csv").open(newline="", encoding="utf-8") as file:
         assert [row["model"] for row in csv.DictReader(file)] == ["popularity", "item-kNN"]
     config = read(ease, "config.json")
@@ -66,7 +66,7 @@ def test_a_run_evaluates_and_saves_the_baseline(ease, problem):
 
 
 @pytest.mark.parametrize("include_test_items", [False, True])
-def test_topk_writes_the_lists_of_the_baseline(ease, problem, tmp_path, include_test_items):
+def test_topk_lists_match_baseline_scores(ease, problem, tmp_path, include_test_items):
     flags = ["--include-test-items"] if include_test_items else []
     path = tmp_path / "lists.csv"
     command = ["topk", "--run", str(ease), "--all", "--k", "3", "--out", str(path), *flags]
@@ -85,7 +85,7 @@ def test_topk_writes_the_lists_of_the_baseline(ease, problem, tmp_path, include_
         assert served["item"].to_list() == table["item"].to_list()
 
 
-def test_topk_prints_a_list(ease, problem, capsys):
+def test_topk_prints_items_and_scores(ease, problem, capsys):
     assert main(["topk", "--run", str(ease), "--user", "u3", "--k", "2"]) == 0
     shown = capsys.readouterr().out
     for _, _, item, score in serving.load(ease).recommend("u3", 2).rows():
@@ -93,16 +93,16 @@ def test_topk_prints_a_list(ease, problem, capsys):
         assert f"{score:.4f}" in shown
 
 
-def test_damaged_models_are_named(ease, tmp_path, capsys):
+def test_reports_damaged_model_files(ease, tmp_path, capsys):
     folder = shutil.copytree(ease, tmp_path / "run")
     model, fitted = folder / "checkpoint" / "model.npz", folder / "checkpoint" / "seed-0.npz"
     model.write_bytes(model.read_bytes()[:300])
-    said = refused(main, ["topk", "--run", str(folder), "--user", "u3"], capsys)
-    assert "model.npz: expected a complete checkpoint" in said
+    error = refused(main, ["topk", "--run", str(folder), "--user", "u3"], capsys)
+    assert "model.npz: expected a complete checkpoint" in error
     shutil.copy(ease / "checkpoint" / "model.npz", model)
     fitted.write_bytes(fitted.read_bytes()[:300])
-    said = refused(main, ["topk", "--run", str(folder), "--user", "u3"], capsys)
-    assert "seed-0.npz: expected a complete checkpoint" in said
+    error = refused(main, ["topk", "--run", str(folder), "--user", "u3"], capsys)
+    assert "seed-0.npz: expected a complete checkpoint" in error
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_damaged_models_are_named(ease, tmp_path, capsys):
         ),
     ],
 )  # fmt: skip
-def test_a_sweep_selects_on_validation_data(
+def test_sweep_selects_on_validation_data(
     model, flags, name, values, make, ratings, problem, tmp_path, capsys
 ):
     axis = f"{name}={','.join(map(str, values))}"
@@ -126,25 +126,25 @@ def test_a_sweep_selects_on_validation_data(
     assert [float(row[name]) for row in rows] == values
     np.testing.assert_allclose([float(row["valid_ndcg@20"]) for row in rows], want, rtol=1e-5)
     best = values[int(np.argmax(want))]
-    found = read(folder, "metrics.json")
-    assert found["chosen"]["point"] == {name: best}
+    result = read(folder, "metrics.json")
+    assert result["chosen"]["point"] == {name: best}
     scored = ndcg(make(best).fit(problem.known), problem.known, problem.test)
-    assert found["ndcg@20"] == pytest.approx(scored, rel=1e-5)
+    assert result["ndcg@20"] == pytest.approx(scored, rel=1e-5)
     shown = capsys.readouterr().out
     assert "best epoch" not in shown
     assert f"chosen on validation data: --{name.replace('_', '-')} {best:g}, NDCG@20 " in shown
 
 
-def test_seeds_of_a_model_with_random_vectors(ratings, problem, tmp_path):
+def test_seeds_fit_separate_models(ratings, problem, tmp_path):
     flags = ["--model", "ials", "--model-dim", "4", "--model-n-sweeps", "1", "--seeds", "2"]
     folder = run(ratings, tmp_path / "run", *flags, "--seed", "7", "--final-training", "all")
-    by_seed = [found["ndcg@20"] for found in read(folder, "metrics_by_seed.json")]
-    of = [baselines.IALS(dim=4, n_sweeps=1, seed=seed) for seed in (7, 8)]
-    want = [ndcg(each.fit(problem.known), problem.known, problem.test) for each in of]
+    by_seed = [result["ndcg@20"] for result in read(folder, "metrics_by_seed.json")]
+    estimators = [baselines.IALS(dim=4, n_sweeps=1, seed=seed) for seed in (7, 8)]
+    want = [ndcg(each.fit(problem.known), problem.known, problem.test) for each in estimators]
     np.testing.assert_allclose(by_seed, want, rtol=1e-5)
     everything = problem.joined(("train", "valid", "test"))
     assert read(folder, "metrics.json")["trained_on"]["saved_model"] == ["train", "valid", "test"]
-    for index, each in enumerate(of):
+    for index, each in enumerate(estimators):
         path = tmp_path / "lists.csv"
         command = ["topk", "--run", str(folder), "--all", "--k", "1", "--out", str(path)]
         assert main([*command, "--seed-index", str(index)]) == 0
@@ -152,12 +152,12 @@ def test_seeds_of_a_model_with_random_vectors(ratings, problem, tmp_path):
         assert polars.read_csv(path)["item"].to_list() == everything.item_ids[items[:, 0]].tolist()
 
 
-def test_an_interrupted_run_is_fitted_again(ease, tmp_path, capsys):
+def test_resume_refits_interrupted_run(ease, tmp_path, capsys):
     folder = shutil.copytree(ease, tmp_path / "run")
     (folder / "metrics.json").unlink()
     assert main(["--resume", str(folder)]) == 0
-    found, want = read(folder, "metrics.json"), read(ease, "metrics.json")
-    assert {**found, "seconds": 0} == {**want, "seconds": 0}
+    result, want = read(folder, "metrics.json"), read(ease, "metrics.json")
+    assert {**result, "seconds": 0} == {**want, "seconds": 0}
     assert main(["--resume", str(folder)]) == 0
     assert "is finished" in capsys.readouterr().out
 
@@ -201,19 +201,19 @@ def test_an_interrupted_run_is_fitted_again(ease, tmp_path, capsys):
         ),
     ],
 )
-def test_flags_that_do_not_fit_are_refused(flags, message, tmp_path, capsys):
-    said = refused(main, [*flags, "--out", str(tmp_path / "run")], capsys)
-    assert message in said
+def test_rejects_incompatible_flags(flags, message, tmp_path, capsys):
+    error = refused(main, [*flags, "--out", str(tmp_path / "run")], capsys)
+    assert message in error
     assert not (tmp_path / "run").exists()
 
 
-def test_every_baseline_is_a_model():
+def test_every_baseline_is_a_model_choice():
     exported = {of for of in vars(baselines).values() if isinstance(of, type)}
     models = exported - {baselines.Baseline, baselines.FittedBaseline}
     assert {entry.source for entry in MODELS.values()} == {None, *models}
 
 
-def test_configurations_without_a_model_are_of_trained_ones(ease, tmp_path):
+def test_config_without_model_defaults_to_trained(ease, tmp_path):
     """A run directory from before the flag existed can be read."""
     config = read(ease, "config.json")
     config["encoding"] = {

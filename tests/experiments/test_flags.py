@@ -19,7 +19,7 @@ from experiments.recommend._config import SCHEMA
         ("dim alone is a word", "dim alone is a word"),
     ],
 )
-def test_arguments_become_their_flags(message, said):
+def test_error_messages_name_flags_of_arguments(message, said):
     assert in_flags(message, SCHEMA.flags) == said
 
 
@@ -32,11 +32,11 @@ def test_arguments_become_their_flags(message, said):
         ("--lr must be a number, got 'bpr'.", ""),
     ],
 )
-def test_the_nearest_name_is_proposed(message, near):
+def test_suggests_nearest_name(message, near):
     assert suggest(message) == message + near
 
 
-def test_every_flag_is_one_of_the_command(capsys):
+def test_help_lists_every_flag(capsys):
     with raises(SystemExit):
         main(["--help"])
     shown = set(capsys.readouterr().out.replace(",", " ").split())
@@ -44,7 +44,7 @@ def test_every_flag_is_one_of_the_command(capsys):
     assert {*DATASETS, "simulated"} <= shown
 
 
-def test_an_argument_that_shares_its_name_with_a_flag_is_named_as_what_it_is():
+def test_rename_arguments_replaces_argument_names():
     with (
         raises(ValueError, match=r"^the test part must differ from `other`$"),
         rename_arguments(test="the test part"),
@@ -53,7 +53,7 @@ def test_an_argument_that_shares_its_name_with_a_flag_is_named_as_what_it_is():
 
 
 @pytest.mark.parametrize("arguments", [["--out", ""], ["--out="], ["--resume", ""], ["--data", ""]])
-def test_an_empty_path_is_not_the_working_directory(arguments, tmp_path, monkeypatch, capsys):
+def test_rejects_empty_path(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*arguments, "--epochs", "1"]) == 2
     name = arguments[0].rstrip("=")

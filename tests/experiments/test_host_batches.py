@@ -1,4 +1,4 @@
-"""Trainings whose batches come from host memory or from disk."""
+"""Tests of training with batches from host memory or from disk."""
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,9 @@ from _helpers.studies import finish, history, kill, prepare, read, resume, task_
 
 from crl_jax import data, tasks, train
 from experiments import _trained_model, images
-from experiments.images import _evaluate as of_images
-from experiments.pairs import _evaluate as of_pairs
-from experiments.text import _host as host_texts
+from experiments.images import _evaluate as images_evaluation
+from experiments.pairs import _evaluate as pairs_evaluation
+from experiments.text import _host as text_host
 
 pytestmark = pytest.mark.usefixtures(
     "standard_promotion", "quick_compiles", "pixel_encoder", "first_features"
@@ -32,17 +32,17 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def sizes(monkeypatch):
-    """Records the numbers of images that are read from disk at a time."""
-    read_rows, found = data.DiskArray.__getitem__, []
+def read_sizes(monkeypatch):
+    """Records the number of images of each read from disk."""
+    read_rows, lengths = data.DiskArray.__getitem__, []
 
     def count(self, index):
         rows = read_rows(self, index)
-        found.append(len(rows))
+        lengths.append(len(rows))
         return rows
 
     monkeypatch.setattr(data.DiskArray, "__getitem__", count)
-    return found
+    return lengths
 
 
 PICTURES = {
@@ -54,33 +54,33 @@ PICTURES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODALITIES)
-def test_a_killed_run_resumes_to_the_same_bits(
-    name, texts, pictures, sizes, tmp_path, monkeypatch
+def test_resumed_run_matches_uninterrupted_run(
+    name, texts, pictures, read_sizes, tmp_path, monkeypatch
 ):  # fmt: skip
-    """Also if it reads images from disk, and evaluates a few examples at a time."""
-    of, on_disk = MODALITIES[name], name in PICTURES
+    """Includes runs that read images from disk and evaluate few examples at a time."""
+    modality, on_disk = MODALITIES[name], name in PICTURES
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "cache"))
-    flags = of.flags(texts)
+    flags = modality.flags(texts)
     if on_disk:
         flags = [flag.format(pictures) for flag in PICTURES[name].split()] + ["--batch-size", "30"]
     flags += ["--epochs", "3", "--checkpoint-seconds", "0", "--batches"]
-    finish(of.module.main, whole, [*flags, "host"])
-    assert not sizes
-    for module in (_trained_model, of_images, of_pairs):
+    finish(modality.module.main, whole, [*flags, "host"])
+    assert not read_sizes
+    for module in (_trained_model, images_evaluation, pairs_evaluation):
         monkeypatch.setattr(module, "ON_DEVICE", 20)
     arguments = [*flags, "disk" if on_disk else "host", "--out", str(killed)]
-    kill(of.module.main, arguments, monkeypatch, lambda checkpoint, loop: loop.epoch == 1)
-    assert resume(of.module.main, killed, monkeypatch)[0] == 2
+    kill(modality.module.main, arguments, monkeypatch, lambda checkpoint, loop: loop.epoch == 1)
+    assert resume(modality.module.main, killed, monkeypatch)[0] == 2
     assert history(killed) == history(whole)
     (got,), (want,) = (read(folder, "metrics_by_seed.json") for folder in (killed, whole))
     assert got == pytest.approx(want, rel=1e-5)
     losses = [entry["loss"] for entry in history(whole) if "loss" in entry]
     assert losses[-1] < losses[0]
-    assert sizes.count(30) >= 6 * on_disk
+    assert read_sizes.count(30) >= 6 * on_disk
 
 
-def loss_of_a_batch(study, flags):
+def batch_loss_and_gradient(study, flags):
     """Returns the loss of a batch of eight examples, and its gradient."""
     config, problem = prepare(study, flags)
     task, part = task_of(study, config, problem), study.batches(config, problem, "final").data
@@ -104,16 +104,18 @@ def loss_of_a_batch(study, flags):
     ("name", "own"),
     [("graphs", "--kinds drop_nodes subgraph perturb_edges"), ("text", "--method dropout")],
 )
-def test_host_and_device_forms_of_a_batch_agree(name, own, texts):
+def test_host_and_device_batches_agree(name, own, texts):
     study, flags = MODALITIES[name].new_study, [*MODALITIES[name].flags(texts), *own.split()]
-    device, host = (loss_of_a_batch(study, [*flags, "--batches", b]) for b in ("device", "host"))
+    device, host = (
+        batch_loss_and_gradient(study, [*flags, "--batches", b]) for b in ("device", "host")
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), device, host)
 
 
-def test_triplets_of_the_host_are_of_the_classes():
-    """The positive is another text of the class; all are sampled with their frequencies."""
+def test_host_triplets_respect_classes_and_frequencies():
+    """The positive is uniform among other texts of the class, the negative among other classes."""
     labels = np.array([0, 1, 0, 2, 1, 0, 1, 0], np.int32)
-    rows = host_texts.TripletRows(tasks.LabelledExamples(np.arange(8)[:, None], labels), None)
+    rows = text_host.TripletRows(tasks.LabelledExamples(np.arange(8)[:, None], labels), None)
     seen = []
     for draw in range(300):
         index = np.roll(np.arange(8), draw)
@@ -131,11 +133,11 @@ def test_triplets_of_the_host_are_of_the_classes():
     np.testing.assert_allclose(counts[1] / 300, [0, 0.25, 0, 0.25, 0.25, 0, 0.25, 0], atol=0.1)
 
 
-def test_clusters_need_all_images_on_the_device(capsys):
+def test_rejects_clustering_with_host_batches(capsys):
     assert images.main(["--batches", "host", "--method", "protonce", "--queue", "80"]) == 2
     assert "--method protonce clusters all images" in capsys.readouterr().err
 
 
-def test_images_that_are_in_no_file_cannot_remain_on_disk(capsys):
+def test_rejects_disk_batches_without_image_files(capsys):
     assert images.main(["--batches", "disk"]) == 2
     assert "--batches needs images in files, got digits" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Methods, samples and configurations of the command on images; see also test_studies."""
+"""Tests of methods, samples and configurations of the image command; see also test_studies."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,20 +31,20 @@ OWN = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_is_trained_also_without_labels_if_it_needs_none(method, photos):
+def test_every_method_accepts_unlabelled_images_unless_supervised(method, photos):
     flags = [*SMALL, "--method", method, *OWN.get(method, [])]
     config, problem = prepare(STUDY, flags)
     assert isinstance(task_of(STUDY, config, problem), tasks.TwoViewTask)
     if not METHODS[method].needs_labels:
-        sampled = SMALL.index("--train-images")
-        flags = [*SMALL[:sampled], *flags[len(SMALL) :], "--data", str(photos), "--labels", "False"]
+        start = SMALL.index("--train-images")
+        flags = [*SMALL[:start], *flags[len(SMALL) :], "--data", str(photos), "--labels", "False"]
         config, problem = prepare(STUDY, flags)
         assert problem.valid is None or not len(problem.valid)
         assert (len(problem.train), len(problem.learn)) == (48, 48)
         assert config.source.valid_fraction is None
 
 
-def test_without_labels_all_but_the_test_part_is_learned_from(photos):
+def test_unlabelled_training_uses_all_but_test_part(photos):
     parts = ("train/a", "unlabelled", "test/b")
     for part in parts:
         (photos / part).mkdir(parents=True)
@@ -55,13 +55,13 @@ def test_without_labels_all_but_the_test_part_is_learned_from(photos):
     assert (len(problem.train), problem.train.classes) == (40, ())
 
 
-def test_samples_are_even_and_in_every_class():
+def test_subsamples_are_balanced_across_classes():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2, -1], [50, 30, 3, 20])
-    places = evenly(labels, 23, rng)
-    assert len({*places}) == 23
-    assert np.bincount(labels[places]).tolist() == [10, 10, 3]
-    assert len(evenly(labels, 103, rng)) == 103  # all, and those without a label
+    indices = evenly(labels, 23, rng)
+    assert len({*indices}) == 23
+    assert np.bincount(labels[indices]).tolist() == [10, 10, 3]
+    assert len(evenly(labels, 103, rng)) == 103  # all images, including unlabelled ones
     problem = load_problem(replace(Config().source, train_images=200), lambda _: None)
     assert (len(problem.train), len(problem.valid)) == (200, 20)
     assert np.bincount(problem.valid.labels).tolist() == [2] * 10
@@ -72,34 +72,34 @@ def test_samples_are_even_and_in_every_class():
     assert learn | valid == train
 
 
-def test_a_configuration_without_the_flag_labels_is_read():
+def test_reads_config_without_labels_flag():
     stored = to_json(Config())
     del stored["source"]["labels"]
     assert SCHEMA.from_json(stored, Path("config.json")) == Config()
 
 
-def test_rotation_cutout_and_noise_are_steps_of_the_views_if_asked_for():
+def test_flags_enable_rotation_cutout_and_noise():
     config, problem = prepare(STUDY, SMALL)
     views = make_views(config.views)
     assert (views.rotation_rate, views.cutout_rate, views.noise_rate) == (None, None, None)
-    asked = [
+    view_flags = [
         "--rotation", "20", "--rotation-p", "0.3", "--cutout-p", "0.4", "--noise", "0.2",
         "--noise-p", "1",
     ]  # fmt: skip
-    views = task_of(STUDY, prepare(STUDY, [*SMALL, *asked])[0], problem).augment
+    views = task_of(STUDY, prepare(STUDY, [*SMALL, *view_flags])[0], problem).augment
     assert (views.rotation, views.rotation_rate) == ((-20, 20), 0.3)
     assert (views.cutout_size, views.cutout_rate) == (0.5, 0.4)
     assert (views.noise_std, views.noise_rate) == ((0.0, 0.2), 1)
 
 
-def test_the_hardness_is_by_default_that_of_the_number_of_classes(photos):
-    """The published rule 1 - 1/C: 0.9 for the ten digits."""
+def test_default_beta_depends_on_number_of_classes(photos):
+    """Follows the published rule 1 - 1/C: 0.9 for the ten digits."""
     assert [hardness_of_classes(n) for n in (100, 4, 2, 1)] == [0.99, 0.75, 0.5, 0.5]
     flags = [*SMALL, "--loss", "bayesian"]
     for own, beta in ([], 0.9), (["--beta", "0.7"], 0.7):
         config, problem = prepare(STUDY, [*flags, *own])
         assert config.objective.beta == beta
         assert task_of(STUDY, config, problem).hyperparams["beta"] == beta
-    sampled = flags.index("--train-images")
-    flags = [*flags[:sampled], *flags[sampled + 4 :], "--data", str(photos), "--labels", "False"]
+    start = flags.index("--train-images")
+    flags = [*flags[:start], *flags[start + 4 :], "--data", str(photos), "--labels", "False"]
     assert prepare(STUDY, flags)[0].objective.beta == 0.9

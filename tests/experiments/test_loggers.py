@@ -19,16 +19,16 @@ def scalars(file):
     """Returns the scalars of an event file, which is a sequence of length-prefixed records."""
     from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportMissingImports]
 
-    content, numbers = file.read_bytes(), {}
+    content, values = file.read_bytes(), {}
     while content:
         (length,) = struct.unpack("<Q", content[:8])
         event = Event.FromString(content[12 : 12 + length])
         content = content[16 + length :]
-        numbers |= {(event.step, of.tag): of.simple_value for of in event.summary.value}
-    return numbers
+        values |= {(event.step, of.tag): of.simple_value for of in event.summary.value}
+    return values
 
 
-def test_each_run_has_event_files_of_its_own(tmp_path):
+def test_each_run_writes_separate_event_files(tmp_path):
     """Phases are separate, and arrays of a probe are omitted."""
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     with TensorBoard(tmp_path) as logger:
@@ -46,14 +46,14 @@ def test_each_run_has_event_files_of_its_own(tmp_path):
     }, nan_ok=True)  # fmt: skip
 
 
-def test_weights_and_biases_gets_every_run_over_the_epochs(tmp_path, monkeypatch):
+def test_wandb_logs_every_run_by_epoch(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_SILENT", "true")
     lines, log, axes, define = [], wandb.Run.log, [], wandb.Run.define_metric
     monkeypatch.setattr(wandb.Run, "log", lambda run, line: (lines.append(line), log(run, line)))
     monkeypatch.setattr(
         wandb.Run, "define_metric",
-        lambda run, name, **of: (axes.append((name, of)), define(run, name, **of)),
+        lambda run, name, **options: (axes.append((name, options)), define(run, name, **options)),
     )  # fmt: skip
     with WandB(mode="offline", project="p", dir=str(tmp_path)) as logger:
         for entry in HISTORY:
@@ -73,7 +73,7 @@ def test_weights_and_biases_gets_every_run_over_the_epochs(tmp_path, monkeypatch
     ("logger", "package", "extra"),
     [(TensorBoard, "tensorboardX", "tensorboard"), (WandB, "wandb", "wandb")],
 )
-def test_a_missing_package_is_named_with_its_extra(monkeypatch, logger, package, extra, tmp_path):
+def test_missing_package_error_names_extra(monkeypatch, logger, package, extra, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
     arguments = {"folder": tmp_path} if logger is TensorBoard else {}
     with raises(ValueError, match=rf"package {package}: pip install 'crl_jax\[{extra}\]'"):

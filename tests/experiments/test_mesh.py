@@ -1,4 +1,4 @@
-"""``--mesh``: training on several devices from the command line."""
+"""Tests of ``--mesh``: training on several devices from the command line."""
 
 import json
 
@@ -21,7 +21,7 @@ def scores(folder):
 
 
 @pytest.mark.slow
-def test_a_mesh_gives_the_result_of_one_device_and_can_change(ratings, tmp_path, capsys):
+def test_mesh_matches_single_device_and_can_change_on_resume(ratings, tmp_path, capsys):
     """A finished run that lacks its metrics resumes from its last checkpoint to evaluate again."""
     flags = ["--data", str(ratings), *SHORT, "--loss", "info_nce", "--final-training", "train"]
     out = tmp_path / "eight"
@@ -36,7 +36,7 @@ def test_a_mesh_gives_the_result_of_one_device_and_can_change(ratings, tmp_path,
     assert scores(out) == pytest.approx(before, abs=1e-6)
 
 
-def test_an_axis_that_is_left_out_has_one_device():
+def test_omitted_mesh_axis_has_one_device():
     assert mesh_of(None) is None
     mesh = mesh_of("table=2")
     assert mesh is not None
@@ -44,7 +44,7 @@ def test_an_axis_that_is_left_out_has_one_device():
     assert mesh.devices.ravel().tolist() == jax.devices()[:2]
 
 
-def test_several_processes_take_all_devices(monkeypatch):
+def test_multi_process_mesh_uses_all_devices(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     mesh = mesh_of(None)
     assert mesh is not None
@@ -54,8 +54,8 @@ def test_several_processes_take_all_devices(monkeypatch):
 
 
 @pytest.mark.parametrize("flags", [["--tune", "1"], ["--loss", "auto", "--blend", "3"]])
-def test_a_run_that_also_searches_models_on_the_host_is_not_resumed_on_a_mesh(flags, tmp_path):
-    """The models of the search would be others."""
+def test_rejects_resuming_host_search_on_mesh(flags, tmp_path):
+    """The search would compare other models than before."""
     config, _, _ = configure(Recommend(), [*flags, "--model", "trained"])
     rundir.create(tmp_path, config, "recommend")
     configure(Recommend(), ["--resume", str(tmp_path)])
@@ -63,7 +63,7 @@ def test_a_run_that_also_searches_models_on_the_host_is_not_resumed_on_a_mesh(fl
         configure(Recommend(), ["--resume", str(tmp_path), "--mesh", "data=1"])
 
 
-def test_a_run_may_be_resumed_on_another_device(tmp_path):
+def test_resume_accepts_other_device(tmp_path):
     config, _, _ = configure(Recommend(), ["--loss", "bpr", "--device", "gpu"])
     rundir.create(tmp_path, config, "recommend")
     for flags, device in (([], "gpu"), (["--device", "cpu"], "cpu"), (["--device", "any"], "any")):
@@ -85,7 +85,7 @@ def test_a_run_may_be_resumed_on_another_device(tmp_path):
         ),
     ],
 )
-def test_no_such_mesh(flags, said, tmp_path, capsys):
+def test_rejects_invalid_mesh(flags, said, tmp_path, capsys):
     assert main(["--mesh", *flags, "--out", str(tmp_path / "run")]) == 2
     assert said in one_line(capsys.readouterr().err)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Tests of the numerical experiment: its population, its measurements, and its command."""
+"""Tests of the numerical experiment: population, measurements and command."""
 
 import contextlib
 import csv
@@ -50,7 +50,7 @@ def accept_reject(rng, alpha, false, n):
 
 @pytest.mark.parametrize("alpha", [0.5, 0.75, 0.9, 1.0])
 @pytest.mark.parametrize("false", [False, True])
-def test_closed_form_draws_have_the_law_of_accept_reject(alpha, false):
+def test_closed_form_samples_match_accept_reject(alpha, false):
     lead = 1 - alpha if false else alpha
     v = jax.random.uniform(jax.random.key(1), (5000,))
     drawn = np.asarray(model.quantile(lead, v))
@@ -63,7 +63,7 @@ def test_closed_form_draws_have_the_law_of_accept_reject(alpha, false):
         assert stats.ks_2samp(drawn, other).pvalue < 1e-6
 
 
-def test_quantile_has_its_ends_and_no_nan():
+def test_quantile_is_finite_and_reaches_ends():
     v = jnp.array([0.0, 1e-30, 1.0])
     for lead in (0.0, 1e-6, 0.5, 1.0):
         x = model.quantile(lead, v)
@@ -71,7 +71,7 @@ def test_quantile_has_its_ends_and_no_nan():
         assert np.isfinite(x).all()
 
 
-def test_samples_are_of_the_population():
+def test_samples_match_population_distribution():
     drawn = model.draw(
         jax.random.key(0), setting(gamma=0.6, tau_plus=0.3), n_anchors=400, n_neg=300, n_pos=200
     )
@@ -93,7 +93,7 @@ def test_samples_are_of_the_population():
     np.testing.assert_allclose(neg[is_true].mean(), (1 - 0.8 / 3) / 2, atol=0.01)
 
 
-# Measuring
+# Measurements
 
 
 def np_omega(u, tau_plus, alpha):
@@ -122,7 +122,7 @@ def np_estimates(sample, tau_plus, alpha, t):
     }
 
 
-def test_measurements_are_the_printed_estimators():
+def test_measurements_match_published_estimators():
     key, t = jax.random.key(4), CENTRE["temperature"]
     got = model.measure(key, setting(2, told_tau_plus=[0.1, 0.15], told_alpha=0.85), **SIZES)
     sample = model.draw(key, setting(), **SIZES)
@@ -148,7 +148,7 @@ def test_measurements_are_the_printed_estimators():
             np.testing.assert_allclose(got["mean"][point, i], estimates[name].mean(), rtol=1e-5)
 
 
-def test_anchors_without_true_negatives_are_left_out():
+def test_excludes_anchors_without_true_negatives():
     key = jax.random.key(5)
     crowded = dict(tau_plus=0.95, told_tau_plus=0.3)
     got = model.measure(key, setting(2, **crowded), **SIZES)
@@ -163,7 +163,7 @@ def test_anchors_without_true_negatives_are_left_out():
     assert all(np.isfinite(value).all() for value in got.values())
 
 
-def test_clamped_anchors_are_counted():
+def test_reports_fraction_of_clamped_anchors():
     cold = dict(temperature=0.05, told_tau_plus=0.3)
     got = model.measure(jax.random.key(4), setting(2, **cold), **SIZES)
     neg, _, pos = model.draw(jax.random.key(4), setting(**cold), **SIZES)
@@ -173,7 +173,7 @@ def test_clamped_anchors_are_counted():
     np.testing.assert_allclose(got["clamped"], want, rtol=1e-6)
 
 
-def test_limits_are_those_of_the_densities():
+def test_limits_match_integrals_of_densities():
     """Compares with integrals over the densities, with the same range for all anchors."""
     alpha, tau_plus, t, w = 0.9, 0.2, 0.5, 0.5
     same_range = setting(gamma=0.0, tau_plus=tau_plus)
@@ -199,7 +199,7 @@ def test_limits_are_those_of_the_densities():
         assert got[name] == pytest.approx(value, abs=5e-4), name
 
 
-def test_bcl_converges_with_the_right_alpha_alone():
+def test_bcl_converges_only_with_true_alpha():
     sizes = dict(n_anchors=300, n_pos=10)
     error = {
         n: np.sqrt(model.measure(jax.random.key(6), setting(1), n_neg=n, **sizes)["mse"][0])
@@ -215,7 +215,7 @@ def test_bcl_converges_with_the_right_alpha_alone():
         assert np.sqrt(left) == pytest.approx(float(limits[name]), rel=0.2), name
 
 
-def test_other_values_do_not_compile_again(monkeypatch):
+def test_new_values_do_not_recompile(monkeypatch):
     key = jax.random.key(7)
     first = model.measure(key, setting(2), **SIZES)
 
@@ -232,7 +232,7 @@ def test_other_values_do_not_compile_again(monkeypatch):
 
 
 @pytest.mark.parametrize("k", [1, 7, 1000])
-def test_the_expected_gradient_is_that_of_the_loss(k):
+def test_expected_nce_gradient_matches_loss_gradient(k):
     """Enumerates uniform noise: the negatives of every item contain each item once."""
     items = nce.items_of(jax.random.key(0), 0.0)
     uniform = -jnp.log(nce.N_ITEMS)
@@ -251,7 +251,7 @@ def test_the_expected_gradient_is_that_of_the_loss(k):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("power", nce.NOISES.values(), ids=nce.NOISES)
-def test_nce_tends_to_maximum_likelihood_by_one_over_k(power):
+def test_nce_approaches_maximum_likelihood_as_one_over_k(power):
     items = nce.items_of(jax.random.key(1), power)
     np.testing.assert_allclose(np.sum(items.data), 1, rtol=1e-5)
     np.testing.assert_allclose(np.exp(items.scores).sum(), 1, rtol=1e-5)
@@ -288,18 +288,18 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def drawn_features(task, labels, digits, seed, epochs):
+def random_features(task, labels, digits, seed, epochs):
     """Stub for trained features: the more labels, the more informative the features."""
-    rng, told = np.random.default_rng(seed), float(np.sum(labels == labels.max()))
+    rng, n_labelled = np.random.default_rng(seed), float(np.sum(labels == labels.max()))
     return tuple(
-        jnp.asarray(rng.normal(size=(len(even), 4)) + told / 500 * even[:, None], jnp.float32)
+        jnp.asarray(rng.normal(size=(len(even), 4)) + n_labelled / 500 * even[:, None], jnp.float32)
         for even in (digits.even, digits.test_even)
     )
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The folder of a finished run, and its output."""
+    """Run directory and standard output of a finished run."""
     out, digits = tmp_path_factory.mktemp("numerical") / "run", punce.load()
     few = digits._replace(
         images=digits.images[:300], even=digits.even[:300],
@@ -308,14 +308,14 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(punce, "load", lambda: few)
         patch.setenv("COLUMNS", "120")
-        patch.setattr(punce, "features_of", drawn_features)
+        patch.setattr(punce, "features_of", random_features)
         with contextlib.redirect_stdout(io.StringIO()) as screen:
             assert main([*QUICK, "--seed", "3", "--punce-seeds", "2", "--out", str(out)]) == 0
     return out, screen.getvalue()
 
 
 @pytest.mark.slow
-def test_a_run_leaves_figures_numbers_and_tables(finished):
+def test_run_writes_figures_and_tables(finished):
     out, screen = finished
     for name in FIGURES:
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -330,7 +330,7 @@ def test_a_run_leaves_figures_numbers_and_tables(finished):
 
 
 @pytest.mark.slow
-def test_digits_are_judged_by_method_share_and_seed(finished):
+def test_punce_paired_means_match_rows(finished):
     out, screen = finished
     rows = read(out / "punce.csv")
     assert len(rows) == 2 * len(punce.SHARES) * len(punce.METHODS)
@@ -345,7 +345,7 @@ def test_digits_are_judged_by_method_share_and_seed(finished):
 
 
 @pytest.mark.slow
-def test_numbers_are_those_of_the_sweep(finished):
+def test_sweep_rows_match_measurements(finished):
     out, _ = finished
     rows = read(out / "figure_6_9.csv")
     assert {row["parameter"] for row in rows} == {"alpha", "gamma", "tau_plus", "temperature",
@@ -355,15 +355,15 @@ def test_numbers_are_those_of_the_sweep(finished):
         jax.random.key(3), setting(len(values), gamma=values), n_anchors=20, n_neg=16, n_pos=10
     )
     for name in ("biased", "dcl", "bcl", "bcl_normalised"):
-        mine = [r for r in rows if (r["parameter"], r["estimator"]) == ("gamma", name)]
+        selected = [r for r in rows if (r["parameter"], r["estimator"]) == ("gamma", name)]
         column = got["mse"][:, list(model.ESTIMATORS).index(name)]
-        np.testing.assert_allclose([float(row["mse"]) for row in mine], column, rtol=1e-5)
+        np.testing.assert_allclose([float(row["mse"]) for row in selected], column, rtol=1e-5)
     sizes = [float(row["value"]) for row in read(out / "convergence.csv")]
     assert sorted(set(sizes)) == [8, 16, 32, 64, 128]
 
 
 @pytest.mark.slow
-def test_densities_histograms_and_weights_are_of_one_mass(finished):
+def test_densities_histograms_and_weights_are_normalized(finished):
     out, _ = finished
     by_alpha = {}
     for row in read(out / "figure_6_4.csv"):
@@ -417,7 +417,7 @@ def test_densities_histograms_and_weights_are_of_one_mass(finished):
         ("--half-width 40", "--half-width / --temperature must be at most 30"),
     ],
 )
-def test_wrong_use_is_one_clear_line(flags, message, tmp_path, capsys):
+def test_rejects_invalid_flags(flags, message, tmp_path, capsys):
     assert main([*flags.split(), "--out", str(tmp_path / "run")]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert error.startswith("error:")
@@ -425,7 +425,7 @@ def test_wrong_use_is_one_clear_line(flags, message, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_was_cut_off_may_start_again(tmp_path, monkeypatch, capsys):
+def test_interrupted_run_can_restart(tmp_path, monkeypatch, capsys):
     def cut_off(*_, **__):
         raise ValueError("cut off")
 
@@ -437,7 +437,7 @@ def test_a_run_that_was_cut_off_may_start_again(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_is_not_overwritten(finished, capsys):
+def test_does_not_overwrite_finished_run(finished, capsys):
     out, _ = finished
     before = (out / "figure_6_9.csv").read_bytes()
     assert main([*QUICK, "--out", str(out)]) == 2

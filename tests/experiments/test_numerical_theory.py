@@ -16,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 @pytest.mark.parametrize("population", model.POPULATIONS)
-def test_scores_have_the_density_of_their_population(population):
-    """Both classes are ordered draws of phi, whose CDF makes them those of the uniform case."""
+def test_scores_match_population_density(population):
+    """Both classes are ordered draws from phi, whose CDF maps them to the uniform case."""
     setting = model.Setting(0.9, 0.0, 0.3, 0.5, 0.5, 0.9, 0.3)
     sample = model.draw(
         jax.random.key(0), setting, n_anchors=4, n_neg=3000, n_pos=1, population=population
@@ -58,8 +58,8 @@ def np_supervised(pos):
     return -np.log(integrate.quad(rank, -1, 1)[0])
 
 
-def test_dpl_converges_to_the_supervised_loss():
-    """Lemma 5.2: by the root of N = M, where the biased loss does not."""
+def test_dpl_converges_to_supervised_loss():
+    """Lemma 5.2: the error is O(1/√N) for N = M, while the biased loss does not converge."""
     pos = jnp.array([-0.9, 0.0, 0.7])
     want = [np_supervised(x) for x in np.asarray(pos, np.float64)]
     np.testing.assert_allclose(pairwise.supervised(pos), want, rtol=1e-5)
@@ -72,8 +72,8 @@ def test_dpl_converges_to_the_supervised_loss():
     assert many["undefined"][0] == 0
 
 
-def test_the_estimate_need_not_be_positive():
-    """Lemma 5.3 as printed: its logarithm does not exist for a third of the anchors at .99."""
+def test_dpl_estimate_is_not_always_positive():
+    """Lemma 5.3 as printed: the logarithm is undefined for a third of the anchors at τ⁺ = 0.99."""
     priors = jnp.array([0.1, 0.99])
     found = pairwise.measure(jax.random.key(0), priors, n=100, n_anchors=500)
     assert found["undefined"][0] == 0
@@ -83,8 +83,8 @@ def test_the_estimate_need_not_be_positive():
     assert (np.asarray(found["error"]) < bounds).all()
 
 
-def test_the_bayesian_rule_has_the_least_sampling_risk():
-    """Theorem 4.1, and posteriors that are exact: the risk by labels has the same expectation."""
+def test_bayesian_rule_minimizes_sampling_risk():
+    """Theorem 4.1 with exact posteriors, so that the risk from labels has the same expectation."""
     unseen = risk.draw_unseen(jax.random.key(0), 3000, 40)
     share, posterior = np.asarray(unseen.is_false), np.asarray(unseen.posterior)
     for low, high in ((0.0, 0.5), (0.5, 0.9), (0.9, 0.97), (0.97, 1.0)):  # calibrated
@@ -109,7 +109,7 @@ def test_the_bayesian_rule_has_the_least_sampling_risk():
     assert least[0] > least[1] > least[2]
 
 
-def test_the_density_ratio_jumps():
+def test_density_ratio_inverts_score_and_jumps_at_pole():
     """(6.7), from (6.6): x = m p+ / (p- tau- + p+ tau+), inverted numerically."""
     ratio = np.array([0.1, 1.0, 7.0])
     for share, m in ((0.0, 1.0), (0.1, 1.0), (0.5, 2.0)):
@@ -119,8 +119,8 @@ def test_the_density_ratio_jumps():
     assert information.density_ratio(np.array([10.1]), 0.1) < 0
 
 
-def test_the_bound_meets_the_information_of_gaussians():
-    """True negatives reach it from below, unlabelled samples do not; DCL corrects for them."""
+def test_bound_matches_mutual_information_of_gaussians():
+    """True negatives reach it from below, unlabelled samples do not; DCL corrects the bias."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 5, 3)).astype(np.float32)
     rho = 0.6

@@ -89,7 +89,7 @@ FLAGS = [
 
 
 @pytest.fixture(autouse=True)
-def own(tmp_path, monkeypatch):
+def own_components(tmp_path, monkeypatch):
     """Creates a module in the working directory, and unregisters its components afterwards."""
     (tmp_path / "own_parts.py").write_text(textwrap.dedent(CODE))
     monkeypatch.chdir(tmp_path)
@@ -98,26 +98,26 @@ def own(tmp_path, monkeypatch):
     forget_own(OBJECTIVES, SAMPLERS, ENCODERS, LOSSES, IMAGE_LOSSES, CONTRAST_LOSSES)
 
 
-def test_their_flags_come_from_their_signatures():
+def test_custom_component_flags_come_from_signatures():
     config, _, _ = configure(Recommend(), FLAGS)
     assert (config.objective.margin, config.objective.power) == (0.5, None)
     assert (config.sampling.spread, config.encoding.factor) == (0.25, 3)
     with raises(ValueError, match="--power must be a number in \\[1, 4\\], got 5"):
         configure(Recommend(), [*FLAGS, "--power", "5"])
     with raises(ValueError, match="has no --tau-plus; it takes .*--power"):
-        main_message([*FLAGS, "--tau-plus", "0.1"])
+        check_flags([*FLAGS, "--tau-plus", "0.1"])
     stored = to_json(config)
     assert to_json(SCHEMA.from_json(stored, Path("config.json"))) == stored
 
 
-def main_message(flags):
-    """Runs the checks that follow flag parsing, for their error."""
+def check_flags(flags):
+    """Runs the checks that follow flag parsing."""
     config, _, _ = configure(Recommend(), flags)
     SCHEMA.resolve_flags(config)
 
 
 @pytest.mark.slow
-def test_a_run_trains_them_and_goes_on(ratings, tmp_path):
+def test_run_trains_custom_components_and_resumes(ratings, tmp_path):
     flags = [*FLAGS, "--data", str(ratings), "--final-training", "train"]
     flags += ["--epochs", "2", "--sweep", "power=1,2"]
     assert main([*flags, "--out", str(tmp_path / "run")]) == 0
@@ -131,7 +131,7 @@ def test_a_run_trains_them_and_goes_on(ratings, tmp_path):
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["chosen"]["point"] == point
 
 
-def test_a_flag_replaces_an_own_loss_of_a_configuration(tmp_path):
+def test_flag_overrides_custom_loss_of_config(tmp_path):
     config, _, _ = configure(Recommend(), [*FLAGS, "--power", "3"])
     (tmp_path / "own.json").write_text(json.dumps(to_json(config)))
     other, _, _ = configure(Recommend(), ["--config", str(tmp_path / "own.json"), "--loss", "bpr"])
@@ -147,7 +147,7 @@ def test_a_flag_replaces_an_own_loss_of_a_configuration(tmp_path):
         ("own_absent:hinge", "own_absent:hinge cannot be imported: No module named 'own_absent'"),
     ],
 )
-def test_what_is_not_there_is_refused(name, message):
+def test_rejects_invalid_custom_loss(name, message):
     with raises(ValueError, match=message):
         configure(Recommend(), ["--loss", name])
     stored = to_json(Config())
@@ -156,14 +156,14 @@ def test_what_is_not_there_is_refused(name, message):
         SCHEMA.from_json(stored, Path("config.json"))
 
 
-def test_views_take_a_loss_of_ones_own():
+def test_image_views_accept_custom_loss():
     from experiments.images._config import SCHEMA, Config
 
     config = SCHEMA.parse(["--loss", "own_parts:hinge", "--margin", "0.5"], Config(), "")
     assert SCHEMA.resolve_flags(config)["loss"] == {"margin": 0.5, "power": 2.0}
 
 
-def test_contrasts_take_a_loss_of_ones_own():
+def test_contrasts_accept_custom_loss():
     flags = ["--contrast", "xsimgcl", "--contrast-loss", "own_parts:hinge"]
     config, _, _ = configure(Recommend(), [*flags, "--contrast-margin", "2"])
     assert resolve_contrast_flags(config.contrasting, "lightgcn", ())["contrast_margin"] == 2.0
@@ -171,7 +171,7 @@ def test_contrasts_take_a_loss_of_ones_own():
         configure(Recommend(), [*flags, "--contrast-power", "5"])
 
 
-def test_help_shows_what_a_choice_takes(capsys):
+def test_help_shows_flags_of_chosen_loss(capsys):
     with pytest.raises(SystemExit):
         configure(Recommend(), ["--loss", "dpl", "--help"])
     shown = capsys.readouterr().out

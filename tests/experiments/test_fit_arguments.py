@@ -25,29 +25,29 @@ from experiments.recommend.sampling import SAMPLERS, Context
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
-class Asked(Exception):
+class InterceptedFit(Exception):
     """Carries the arguments of an intercepted training call; nothing is trained."""
 
 
 @pytest.fixture
-def asked(ratings, tmp_path, monkeypatch):
+def fit_arguments(ratings, tmp_path, monkeypatch):
     """Returns a function from flags to the training interactions and the training arguments.
 
     Omitted flags have the defaults of the dataclasses and entries, not those of `start`.
     """
 
-    def refuse(part, _, *, options, stopping, **arguments):
-        raise Asked(part, {**vars(options), **vars(stopping), **arguments})
+    def intercept_fit(part, _, *, options, stopping, **arguments):
+        raise InterceptedFit(part, {**vars(options), **vars(stopping), **arguments})
 
-    def ask(*flags):
-        monkeypatch.setattr(FIT, refuse)
+    def run(*flags):
+        monkeypatch.setattr(FIT, intercept_fit)
         monkeypatch.setattr(Recommend, "start", lambda *_: Config())
         out = tempfile.mkdtemp(dir=tmp_path)
-        with raises(Asked) as told:
+        with raises(InterceptedFit) as caught:
             main(["--data", str(ratings), "--out", out, *flags])
-        return told.value.args
+        return caught.value.args
 
-    return ask
+    return run
 
 
 FIT = "crl_jax.tasks.fit_ranking"
@@ -76,55 +76,58 @@ LOSSES = {
 }  # fmt: skip
 
 
-def numbers_of(name):
-    """Returns the expected values from `LOSSES`, or from the registry entry if there is no row."""
+def expected_settings(name):
+    """Returns the expected settings from `LOSSES`, or the registry entry if there is no row."""
     if name in LOSSES:
         return LOSSES[name]
-    of = OBJECTIVES[name]
+    spec = OBJECTIVES[name]
     hyperparams = {
         name: hyperparam.default
-        for name, hyperparam in of.hyperparams.items()
+        for name, hyperparam in spec.hyperparams.items()
         if name != "temperature"
     }
-    return of.loss, hyperparams, of.n_neg, of.n_pos or 0, of.n_group or 0
+    return spec.loss, hyperparams, spec.n_neg, spec.n_pos or 0, spec.n_group or 0
 
 
-@pytest.mark.parametrize("name", [name for name, of in OBJECTIVES.items() if not of.candidates])
-def test_a_loss_gets_its_numbers(name, asked):
-    loss, hyperparams, n_neg, n_pos, n_group = numbers_of(name)
+@pytest.mark.parametrize("name", [name for name, spec in OBJECTIVES.items() if not spec.candidates])
+def test_loss_flag_sets_training_arguments(name, fit_arguments):
+    loss, hyperparams, n_neg, n_pos, n_group = expected_settings(name)
     divided = {"temperature": 0.5} if "temperature" in OBJECTIVES[name].hyperparams else {}
-    part, given = asked("--loss", name, *(["--temperature", "0.5"] if divided else []))
+    part, kwargs = fit_arguments("--loss", name, *(["--temperature", "0.5"] if divided else []))
     static = {name: value for name, value in hyperparams.items() if isinstance(value, str)}
     hyperparams = {name: value for name, value in hyperparams.items() if name not in static}
-    assert given["loss"] is loss or (given["loss"].func, given["loss"].keywords) == (loss, static)
+    assert kwargs["loss"] is loss or (kwargs["loss"].func, kwargs["loss"].keywords) == (
+        loss,
+        static,
+    )
     if "tau_plus" in hyperparams:
         hyperparams = {**hyperparams, "tau_plus": len(part) / (part.n_users * part.n_items)}
-    assert given["hyperparams"] == {**divided, **hyperparams}
-    assert (given["n_neg"], given["n_pos"], given["n_group"]) == (n_neg, n_pos, n_group)
+    assert kwargs["hyperparams"] == {**divided, **hyperparams}
+    assert (kwargs["n_neg"], kwargs["n_pos"], kwargs["n_group"]) == (n_neg, n_pos, n_group)
     entry = OBJECTIVES[name]
-    assert given["hyperparam_schedule"] is entry.schedule
-    assert (given["confidence"] is None) == (entry.confidence is None)
-    assert same(given["sampler"], entry.sampler(part) if entry.sampler else samplers.RNS())
+    assert kwargs["hyperparam_schedule"] is entry.schedule
+    assert (kwargs["confidence"] is None) == (entry.confidence is None)
+    assert trees_equal(kwargs["sampler"], entry.sampler(part) if entry.sampler else samplers.RNS())
     if name in LOSSES:
         assert (entry.schedule is None) == ("truncated" not in name)
         assert (entry.confidence is None) == (name != "bprac")
         assert entry.sampler is (popular_and_not if name == "mpr" else None)
 
 
-def test_numbers_and_sweeps_reach_the_training(asked):
+def test_hyperparams_and_sweeps_reach_training(fit_arguments):
     flags = ["--loss", "hard", "--beta", "0.3", "--n-neg", "7", "--n-pos", "3", "--lr", "0.02"]
     swept = ["--sweep", "tau-plus=0.1,0.2", "--sweep", "weight_decay=1,2,3"]
-    _, given = asked(*flags, *swept, "--batch-size", "9", "--patience", "4", "--seed", "6")
+    _, kwargs = fit_arguments(*flags, *swept, "--batch-size", "9", "--patience", "4", "--seed", "6")
     fixed = {"temperature": 1, "beta": 0.3, "min_score": -5}
-    assert fixed.items() <= given["hyperparams"].items()
-    assert given["sweep"].keys() == {"task.hyperparams.tau_plus", "optimizer.weight_decay"}
+    assert fixed.items() <= kwargs["hyperparams"].items()
+    assert kwargs["sweep"].keys() == {"task.hyperparams.tau_plus", "optimizer.weight_decay"}
     np.testing.assert_allclose(
-        given["sweep"]["task.hyperparams.tau_plus"], np.repeat([0.1, 0.2], 3)
+        kwargs["sweep"]["task.hyperparams.tau_plus"], np.repeat([0.1, 0.2], 3)
     )
-    np.testing.assert_allclose(given["sweep"]["optimizer.weight_decay"], [1, 2, 3, 1, 2, 3])
-    assert (given["n_neg"], given["n_pos"], given["patience"]) == (7, 3, 4)
-    assert (given["optimizer"].learning_rate, given["config"].batch_size) == (0.02, 9)
-    assert np.asarray(given["seeds"]).tolist() == [6] * 6
+    np.testing.assert_allclose(kwargs["sweep"]["optimizer.weight_decay"], [1, 2, 3, 1, 2, 3])
+    assert (kwargs["n_neg"], kwargs["n_pos"], kwargs["patience"]) == (7, 3, 4)
+    assert (kwargs["optimizer"].learning_rate, kwargs["config"].batch_size) == (0.02, 9)
+    assert np.asarray(kwargs["seeds"]).tolist() == [6] * 6
 
 
 @pytest.mark.parametrize(
@@ -143,16 +146,16 @@ def test_numbers_and_sweeps_reach_the_training(asked):
         ),
     ],
 )  # fmt: skip
-def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
-    part, given = asked("--loss", "bprac", "--dim", "8", *flags.split())
-    found = given["confidence"]
-    assert (found.rule, found.every) == (rule, every)
-    assert same(found.distribution, law)
-    np.testing.assert_array_equal(found.prior, weights.credibility_prior(part.item_counts))
+def test_confidence_flags_set_estimator(flags, law, rule, every, fit_arguments):
+    part, kwargs = fit_arguments("--loss", "bprac", "--dim", "8", *flags.split())
+    estimator = kwargs["confidence"]
+    assert (estimator.rule, estimator.every) == (rule, every)
+    assert trees_equal(estimator.distribution, law)
+    np.testing.assert_array_equal(estimator.prior, weights.credibility_prior(part.item_counts))
 
 
 # New samplers need no row: they are compared with their registry entry under default flags.
-SAMPLERS_MADE = {
+EXPECTED_SAMPLERS = {
     "in-batch": (
         ["--batch-mask", "self", "--log-q", "0.5"],
         lambda log: samplers.InBatch.from_interactions(log, "self", 0.5),
@@ -181,60 +184,60 @@ SAMPLERS_MADE = {
 }
 
 
-def same(one, other) -> bool:
+def trees_equal(one, other) -> bool:
     """Whether two pytrees have the same structure, static fields and leaves."""
     return jax.tree.structure(one) == jax.tree.structure(other) and all(
         np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other))
     )
 
 
-def sampler_by_default(name, log):
+def default_sampler(name, log):
     entry = SAMPLERS[name]
     values = {flag: hyperparam.default for flag, hyperparam in entry.flags.items()}
     return entry.make(Context(log, "", 1), **entry.complete(values, ()))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_sampler_gets_its_numbers(name, asked):
-    flags, make = SAMPLERS_MADE.get(name, ([], lambda log: sampler_by_default(name, log)))
-    part, given = asked("--sampler", name, *flags)
-    assert same(given["sampler"], make(part))
-    assert given["sweep"] == {}
+def test_sampler_flags_set_sampler(name, fit_arguments):
+    flags, make = EXPECTED_SAMPLERS.get(name, ([], lambda log: default_sampler(name, log)))
+    part, kwargs = fit_arguments("--sampler", name, *flags)
+    assert trees_equal(kwargs["sampler"], make(part))
+    assert kwargs["sweep"] == {}
 
 
-def test_lambda_of_the_risk_falls_as_told(asked):
+def test_risk_lambda_flags_set_sampler_schedule(fit_arguments):
     flags = ["--risk-lambda-slope", "0.1", "--risk-lambda-min", "2"]
-    _, given = asked("--sampler", "bns", *flags, "--sweep", "risk_lambda=1,5")
-    numbers = [float(getattr(given["sampler"], name)) for name in LAMBDA]
+    _, kwargs = fit_arguments("--sampler", "bns", *flags, "--sweep", "risk_lambda=1,5")
+    numbers = [float(getattr(kwargs["sampler"], name)) for name in LAMBDA]
     assert numbers == [5, 0.1, 2]
-    assert given["sweep"].keys() == {"task.sampler.risk_lambda"}
-    np.testing.assert_array_equal(given["sweep"]["task.sampler.risk_lambda"], [1, 5])
+    assert kwargs["sweep"].keys() == {"task.sampler.risk_lambda"}
+    np.testing.assert_array_equal(kwargs["sweep"]["task.sampler.risk_lambda"], [1, 5])
 
 
 LAMBDA = ("risk_lambda", "risk_lambda_slope", "risk_lambda_min")
 
 
-def test_an_encoder_gets_its_numbers(asked):
-    part, given = asked("--dim", "6", "--l2-target", "rows")
-    assert given["encoder"] == models.MatrixFactorization(part.n_users, part.n_items, 6)
-    assert (given["serve_similarity"], given["l2_target"]) == (None, "rows")
-    part, given = asked("--dim", "6", "--dropout", "0.1")
+def test_encoder_flags_set_encoder(fit_arguments):
+    part, kwargs = fit_arguments("--dim", "6", "--l2-target", "rows")
+    assert kwargs["encoder"] == models.MatrixFactorization(part.n_users, part.n_items, 6)
+    assert (kwargs["serve_similarity"], kwargs["l2_target"]) == (None, "rows")
+    part, kwargs = fit_arguments("--dim", "6", "--dropout", "0.1")
     want = models.MatrixFactorization(part.n_users, part.n_items, 6, dropout=0.1)
-    assert given["encoder"] == want
+    assert kwargs["encoder"] == want
     flags = ["--layers", "2", "--edge-dropout", "0.1", "--similarity", "cosine"]
-    part, given = asked(
+    part, kwargs = fit_arguments(
         "--encoder", "lightgcn", "--dim", "6", *flags, "--serve-similarity", "inner"
     )
     want = models.LightGCN.from_interactions(part, 6, 2, edge_dropout=0.1, similarity="cosine")
-    assert same(given["encoder"], want)
-    assert (given["serve_similarity"], given["l2_target"]) == ("inner", "tables")
+    assert trees_equal(kwargs["encoder"], want)
+    assert (kwargs["serve_similarity"], kwargs["l2_target"]) == ("inner", "tables")
 
 
-@pytest.mark.parametrize("name", sorted({*ENCODERS} - {"features"}))  # which needs files
-def test_an_encoder_has_a_vector_for_each_user_and_item(name, asked):
-    part, given = asked("--encoder", name, "--dim", "6")
-    encoder = given["encoder"]
-    assert same(encoder, default_encoder(name, part, 6))
+@pytest.mark.parametrize("name", sorted({*ENCODERS} - {"features"}))  # `features` needs files
+def test_default_encoder_covers_all_users_and_items(name, fit_arguments):
+    part, kwargs = fit_arguments("--encoder", name, "--dim", "6")
+    encoder = kwargs["encoder"]
+    assert trees_equal(encoder, default_encoder(name, part, 6))
     tables = jax.eval_shape(
         lambda key: encoder.serving_tables(encoder.init(key)), jax.random.key(0)
     )
@@ -245,75 +248,79 @@ def test_an_encoder_has_a_vector_for_each_user_and_item(name, asked):
     ("loss", "said"),
     [("directau", "no negatives"), ("mpr", "its own negatives"), ("bpr", "rns")],
 )
-def test_the_screen_says_what_a_loss_compares_with(loss, said, asked, capsys):
-    asked("--loss", loss)
+def test_prints_source_of_negatives(loss, said, fit_arguments, capsys):
+    fit_arguments("--loss", loss)
     assert f", {said}, mf on " in capsys.readouterr().out
 
 
-def test_directau_brings_its_term_and_cosines(asked):
-    _, given = asked("--loss", "directau", "--gamma", "0.3")
-    assert given["loss"] is tasks.align_positives
-    assert given["auxiliary_loss"] == tasks.Uniformity(0.3)
-    assert (given["encoder"].similarity, given["serve_similarity"]) == ("cosine", "inner")
-    _, given = asked("--loss", "directau", "--serve-similarity", "cosine", "--sweep", "gamma=1,2")
-    assert given["serve_similarity"] == "cosine"
-    assert given["sweep"].keys() == {"task.auxiliary_loss.weight"}
-    np.testing.assert_array_equal(given["sweep"]["task.auxiliary_loss.weight"], [1, 2])
+def test_directau_sets_uniformity_and_cosine_similarity(fit_arguments):
+    _, kwargs = fit_arguments("--loss", "directau", "--gamma", "0.3")
+    assert kwargs["loss"] is tasks.align_positives
+    assert kwargs["auxiliary_loss"] == tasks.Uniformity(0.3)
+    assert (kwargs["encoder"].similarity, kwargs["serve_similarity"]) == ("cosine", "inner")
+    _, kwargs = fit_arguments(
+        "--loss", "directau", "--serve-similarity", "cosine", "--sweep", "gamma=1,2"
+    )
+    assert kwargs["serve_similarity"] == "cosine"
+    assert kwargs["sweep"].keys() == {"task.auxiliary_loss.weight"}
+    np.testing.assert_array_equal(kwargs["sweep"]["task.auxiliary_loss.weight"], [1, 2])
 
 
-def of_loss(weight=0.1, temperature=0.2, loss=losses.info_nce, **hyperparams):
-    """Returns the arguments of an auxiliary contrastive loss other than its views."""
+def loss_arguments(weight=0.1, temperature=0.2, loss=losses.info_nce, **hyperparams):
+    """Returns the arguments of an auxiliary contrastive loss, except its views."""
     hyperparams["temperature"] = temperature
     return {"weight": weight, "loss_fn": loss, "hyperparams": hyperparams}
 
 
-def views_of_sgl(log, **dropped):
+def make_sgl(log, **dropped):
     view = models.LightGCN.from_interactions(log, 6, 2, renormalize=True, **dropped)
     if "edge_dropout" in dropped:
         plain = replace(view, edge_dropout=0.0, walk=False, renormalize=False)
     else:
         plain = models.LightGCN.from_interactions(log, 6, 2)
-    return plain, tasks.GraphContrast(first=view, second=view, **of_loss())
+    return plain, tasks.GraphContrast(first=view, second=view, **loss_arguments())
 
 
-def views_of_simgcl(log):
+def make_simgcl(log):
     plain = models.LightGCN.from_interactions(log, 6, 2, layer_weights=(0, 0.5, 0.5))
     view = replace(plain, noise=0.1)
-    return plain, tasks.GraphContrast(first=view, second=view, **of_loss(0.5))
+    return plain, tasks.GraphContrast(first=view, second=view, **loss_arguments(0.5))
 
 
-def views_of_xsimgcl(log, noise=0.2, **settings):
+def make_xsimgcl(log, noise=0.2, **settings):
     encoder = models.LightGCN.from_interactions(log, 6, 2, layer_weights=(0, 0.5, 0.5), noise=noise)
-    return encoder, tasks.LayerContrast(**{**of_loss(0.2, 0.15), **settings})
+    return encoder, tasks.LayerContrast(**{**loss_arguments(0.2, 0.15), **settings})
 
 
-# New contrasts need no row: they are trained below.
-CONTRASTS_MADE = {
+# New contrasts need no row: test_recommend trains them all.
+EXPECTED_CONTRASTS = {
     "none": ([], lambda log: (models.LightGCN.from_interactions(log, 6, 2), None)),
-    "sgl": ([], lambda log: views_of_sgl(log, edge_dropout=0.1)),
+    "sgl": ([], lambda log: make_sgl(log, edge_dropout=0.1)),
     "sgl nodes": (
         ["--augmentation", "node-dropout", "--augmentation-rate", "0.3"],
-        lambda log: views_of_sgl(log, node_dropout=0.3),
+        lambda log: make_sgl(log, node_dropout=0.3),
     ),
     "sgl walk": (
         ["--augmentation", "random-walk"],
-        lambda log: views_of_sgl(log, edge_dropout=0.1, walk=True),
+        lambda log: make_sgl(log, edge_dropout=0.1, walk=True),
     ),
-    "simgcl": ([], views_of_simgcl),
-    "xsimgcl": ([], views_of_xsimgcl),
+    "simgcl": ([], make_simgcl),
+    "xsimgcl": ([], make_xsimgcl),
     "xsimgcl otherwise": (
         ["--contrast-layer", "2", "--noise", "0.3", "--contrast-loss", "bayesian",
          "--contrast-alpha", "0.8"],
-        lambda log: views_of_xsimgcl(
+        lambda log: make_xsimgcl(
             log, 0.3, layer=2,
-            **of_loss(0.2, 0.15, losses.bayesian_contrastive, tau_plus=0.01, alpha=0.8, beta=0.7),
+            **loss_arguments(
+                0.2, 0.15, losses.bayesian_contrastive, tau_plus=0.01, alpha=0.8, beta=0.7
+            ),
         ),
     ),
     "lightgcl": (
         ["--rank", "3", "--contrast-weight", "0.4", "--contrast-temperature", "0.3"],
         lambda log: (
             models.LightGCN.from_interactions(log, 6, 2),
-            tasks.SpectralContrast.from_interactions(log, 3, **of_loss(0.4, 0.3))
+            tasks.SpectralContrast.from_interactions(log, 3, **loss_arguments(0.4, 0.3))
         ),
     ),
     "ncl": (
@@ -322,45 +329,45 @@ CONTRASTS_MADE = {
         lambda log: (
             models.LightGCN.from_interactions(log, 6, 2),
             tasks.NeighborContrast(
-                clusters=7, prototype_weight=0.3, warm_up=2, layer=1, **of_loss(0.004, 0.05)
+                clusters=7, prototype_weight=0.3, warm_up=2, layer=1, **loss_arguments(0.004, 0.05)
             ),
         ),
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CONTRASTS_MADE)
-def test_a_contrast_gets_its_numbers(name, asked):
-    flags, make = CONTRASTS_MADE[name]
+@pytest.mark.parametrize("name", EXPECTED_CONTRASTS)
+def test_contrast_flags_set_encoder_and_auxiliary_loss(name, fit_arguments):
+    flags, make = EXPECTED_CONTRASTS[name]
     chosen = ["--encoder", "lightgcn", "--dim", "6", "--layers", "2"]
-    part, given = asked(*chosen, "--contrast", name.partition(" ")[0], *flags)
+    part, kwargs = fit_arguments(*chosen, "--contrast", name.partition(" ")[0], *flags)
     encoder, contrast = make(part)
-    assert same(given["encoder"], encoder)
-    assert same(given["auxiliary_loss"], contrast)
+    assert trees_equal(kwargs["encoder"], encoder)
+    assert trees_equal(kwargs["auxiliary_loss"], contrast)
 
 
 @pytest.mark.parametrize("name", CONTRAST_LOSSES)
-def test_a_contrast_takes_each_loss(name, asked):
+def test_contrast_accepts_each_loss(name, fit_arguments):
     flags = ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-loss", name]
-    _, given = asked(*flags)
+    _, kwargs = fit_arguments(*flags)
     entry = CONTRAST_LOSSES[name]
-    numbers = {flag.removeprefix("contrast_"): of.default for flag, of in entry.flags.items()}
-    assert given["auxiliary_loss"].loss_fn is entry.loss
-    assert given["auxiliary_loss"].hyperparams == {"temperature": 0.15, **numbers}
+    numbers = {flag.removeprefix("contrast_"): spec.default for flag, spec in entry.flags.items()}
+    assert kwargs["auxiliary_loss"].loss_fn is entry.loss
+    assert kwargs["auxiliary_loss"].hyperparams == {"temperature": 0.15, **numbers}
 
 
-def test_numbers_of_a_contrast_are_swept(asked):
+def test_sweeps_contrast_hyperparams(fit_arguments):
     flags = ["--encoder", "lightgcn", "--contrast", "simgcl", "--contrast-loss", "hard"]
     swept = ["--sweep", "contrast_weight=0.1,0.2", "--sweep", "contrast-beta=0.3"]
-    _, given = asked(*flags, *swept, "--sweep", "contrast_temperature=0.5")
-    assert given["sweep"].keys() == {
+    _, kwargs = fit_arguments(*flags, *swept, "--sweep", "contrast_temperature=0.5")
+    assert kwargs["sweep"].keys() == {
         "task.auxiliary_loss.weight",
         "task.auxiliary_loss.hyperparams.beta",
         "task.auxiliary_loss.hyperparams.temperature",
     }
-    np.testing.assert_allclose(given["sweep"]["task.auxiliary_loss.weight"], [0.1, 0.2])
-    np.testing.assert_allclose(given["sweep"]["task.auxiliary_loss.hyperparams.beta"], [0.3, 0.3])
-    assert {*given["auxiliary_loss"].hyperparams} == {
+    np.testing.assert_allclose(kwargs["sweep"]["task.auxiliary_loss.weight"], [0.1, 0.2])
+    np.testing.assert_allclose(kwargs["sweep"]["task.auxiliary_loss.hyperparams.beta"], [0.3, 0.3])
+    assert {*kwargs["auxiliary_loss"].hyperparams} == {
         "temperature",
         "tau_plus",
         "beta",
