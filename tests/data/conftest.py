@@ -1,4 +1,4 @@
-"""Fixtures of the tests of readers."""
+"""Fixtures for tests of data loading."""
 
 import sys
 import types
@@ -9,7 +9,7 @@ from _helpers.web import server
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """The folder of downloads and decoded images, which is not created."""
+    """Path of the folder of downloads and decoded images, which is not created."""
     monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -23,7 +23,7 @@ def serve():
 
 @pytest.fixture
 def fake_tfds(monkeypatch):
-    """A stub of tensorflow_datasets: its ``load`` is to be set by the test."""
+    """Stub of tensorflow_datasets, whose ``load`` is set by the test."""
     module = types.ModuleType("tensorflow_datasets")
     vars(module).update(as_numpy=iter)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)

@@ -1,4 +1,4 @@
-"""Images with texts: in memory, in folders, pictograms and digits, and their parts."""
+"""Captioned images: arrays, folders of photographs, pictograms, digits, and their splits."""
 
 import re
 
@@ -23,33 +23,33 @@ from crl_jax.data._captions._captioned import split_captioned
 RNG = np.random.default_rng(0)
 
 
-def made(n=6, texts_each=2, groups=None):
-    of_text = np.repeat(np.arange(n), texts_each).astype(np.int32)
-    texts = tuple(f"image {i}, text {t}" for t, i in enumerate(of_text))
+def make_captioned(n=6, texts_each=2, groups=None):
+    owners = np.repeat(np.arange(n), texts_each).astype(np.int32)
+    texts = tuple(f"image {i}, text {t}" for t, i in enumerate(owners))
     pixels = RNG.integers(0, 256, (n, 4, 5, 3), np.uint8)
-    return CaptionedImages(pixels, texts, of_text, None if groups is None else np.int32(groups))
+    return CaptionedImages(pixels, texts, owners, None if groups is None else np.int32(groups))
 
 
-def photographs(folder, names, captions, **lists):
-    """A folder with images in a zip archive, a table, and lists of parts."""
+def write_photographs(folder, names, captions, **lists):
+    """Writes a folder with a zip archive of images, a caption table and lists of parts."""
     images = {name: encoded(10 * place) for place, name in enumerate(names)}
     tables = {"captions.tsv": captions, **{f"{name}.txt": text for name, text in lists.items()}}
     return fill(folder, {"images.zip": zipped(images), **tables})
 
 
-def pictograms(folder, table, **drawings):
+def write_pictograms(folder, table, **drawings):
     fill(folder, {"pairs.tsv": table})
     for name, images in drawings.items():
         np.savez_compressed(folder / f"{name}.npz", images=images)
     return folder
 
 
-def drawn(n, side=4):
+def shades(n, side=4):
     return np.broadcast_to(np.arange(n).astype(np.uint8)[:, None, None, None], (n, side, side, 3))
 
 
-def test_some_of_the_images_keep_their_texts():
-    whole = made(6, groups=[5, 5, 7, -1, 8, 9])
+def test_take_keeps_captions_and_groups():
+    whole = make_captioned(6, groups=[5, 5, 7, -1, 8, 9])
     some = whole.take([4, 1])
     np.testing.assert_array_equal(some.images, whole.images[[4, 1]])
     assert some.texts == (*whole.texts[2:4], *whole.texts[8:10])
@@ -57,7 +57,7 @@ def test_some_of_the_images_keep_their_texts():
     assert some.groups is not None
     assert some.groups.tolist() == [8, 5]
     assert some.text_groups.tolist() == [5, 5, 8, 8]
-    assert made(3).text_groups.tolist() == [0, 0, 1, 1, 2, 2]
+    assert make_captioned(3).text_groups.tolist() == [0, 0, 1, 1, 2, 2]
     assert whole.take(np.arange(6) % 2 == 0).texts == whole.take(slice(0, 6, 2)).texts
     with raises(ValueError, match="read-only"):
         some.image_of_text[0] = 1
@@ -75,7 +75,7 @@ def test_some_of_the_images_keep_their_texts():
         ({"groups": np.zeros(3, np.int32)}, r"`groups` must have shape \(2,\), got \(3,\)"),
     ],
 )
-def test_what_does_not_fit_is_refused(change, message, unchecked):
+def test_rejects_inconsistent_fields(change, message, unchecked):
     fields = {
         "images": np.zeros((2, 4, 4, 1), np.uint8), "texts": ("a", "b"),
         "image_of_text": np.array([0, 1], np.int32),
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_refused(change, message, unchecked):
     with raises(ValueError, match=message):
         CaptionedImages(**fields | change)
     with raises(ValueError, match="`test` must have shape"):
-        CaptionedImageSplit(made(), CaptionedImages(**fields))
+        CaptionedImageSplit(make_captioned(), CaptionedImages(**fields))
 
 
 @settings(deadline=None)
@@ -91,14 +91,14 @@ def test_what_does_not_fit_is_refused(change, message, unchecked):
     st.lists(st.integers(-1, 6), min_size=12, max_size=30), st.floats(0.01, 0.45),
     st.floats(0.01, 0.45), st.integers(0, 5), st.booleans(),
 )  # fmt: skip
-def test_parts_hold_each_image_once_and_each_group_whole(groups, valid, test, seed, by_group):
+def test_split_is_partition_and_keeps_groups_together(groups, valid, test, seed, by_group):
     n = len(groups)
     whole = CaptionedImages(
         np.arange(n).astype(np.uint8).reshape(n, 1, 1, 1), tuple(map(str, range(n))),
         np.arange(n, dtype=np.int32), np.int32(groups),
     )  # fmt: skip
-    alone = sum(g < 0 for g in groups)
-    units = alone + len({g for g in groups if g >= 0}) if by_group else n
+    n_ungrouped = sum(g < 0 for g in groups)
+    units = n_ungrouped + len({g for g in groups if g >= 0}) if by_group else n
     if units < 3:
         with raises(DataError, match="at least 3 groups"):
             split_captioned(whole, valid, test, seed, "x", by_group=by_group)
@@ -117,15 +117,15 @@ def test_parts_hold_each_image_once_and_each_group_whole(groups, valid, test, se
         assert len(texts["test"]) == min(max(round(test * n), 1), n - 2)
 
 
-def test_another_seed_is_another_draw():
-    whole = made(30)
+def test_seed_changes_split():
+    whole = make_captioned(30)
     tests = {load_captioned(whole, seed=seed).test.texts for seed in range(3)}
     assert len(tests) == 3
 
 
-def test_photographs_by_lists(tmp_path):
+def test_reads_photographs_split_by_lists(tmp_path):
     """Captions in columns and in lines; images in the order of the lists."""
-    folder = photographs(
+    folder = write_photographs(
         tmp_path / "p", ["b.png", "sub/a.png", "c.png", "d.png"],
         "image\tcaption1\tcaption2\nb.png\tone\ttwo\na.png\tthree\t\nc.png\tfour\nd.png\tfive\n"
         "a.png\tsix\n",
@@ -142,7 +142,7 @@ def test_photographs_by_lists(tmp_path):
         load_captioned(folder, valid=0.5)
 
 
-def test_photographs_without_lists_are_drawn(tmp_path):
+def test_photographs_without_lists_are_split_at_random(tmp_path):
     files = {f"images/{place}.png": encoded(place) for place in range(11)}
     captions = "".join(f"{i}.png\ttext {i}\n" for i in range(10))
     folder = fill(tmp_path / "p", {**files, "captions.tsv": captions})
@@ -170,8 +170,8 @@ def test_photographs_without_lists_are_drawn(tmp_path):
          "test.txt: expected a name of an image in each line"),
     ],
 )  # fmt: skip
-def test_photographs_that_do_not_fit(tmp_path, captions, lists, message):
-    folder = photographs(tmp_path / "p", ["a.png", "b.png"], captions, **lists)
+def test_rejects_invalid_photograph_folders(tmp_path, captions, lists, message):
+    folder = write_photographs(tmp_path / "p", ["a.png", "b.png"], captions, **lists)
     with raises(DataError, match=message):
         load_captioned(folder)
 
@@ -185,9 +185,9 @@ HANDS = (
 )
 
 
-def test_pictograms_and_their_variants(tmp_path):
-    """Each drawing of a pictogram is an image; the tones of one are a group, whoever drew it."""
-    folder = pictograms(tmp_path / "p", HEAD + HANDS, pen_4=drawn(6), ink=50 + drawn(5))
+def test_pictogram_variants_share_group(tmp_path):
+    """Each drawing of a pictogram is an image; its skin tones form a group across all artists."""
+    folder = write_pictograms(tmp_path / "p", HEAD + HANDS, pen_4=shades(6), ink=50 + shades(5))
     split = load_captioned(folder)
     group_of = {}
     for _, part in split.parts():
@@ -208,8 +208,8 @@ def test_pictograms_and_their_variants(tmp_path):
     assert len(pixels) == 10
 
 
-def test_pictograms_of_one_hand_in_another_language(tmp_path):
-    folder = pictograms(tmp_path / "p", HEAD + HANDS, pen=drawn(6), ink=drawn(5, side=8))
+def test_selects_pictogram_drawings_and_language(tmp_path):
+    folder = write_pictograms(tmp_path / "p", HEAD + HANDS, pen=shades(6), ink=shades(5, side=8))
     with raises(DataError, match=r"drawings differ in size.*set `size` to resize"):
         load_captioned(folder)
     with pytest.warns(DataWarning, match="skipped 1 pictograms without a drawing"):
@@ -232,8 +232,8 @@ def test_pictograms_of_one_hand_in_another_language(tmp_path):
         (HEAD.replace("ink", "oil") + HANDS, {}, r"expected one file oil.npz or oil_….npz, got 0"),
     ],
 )
-def test_pictograms_that_do_not_fit(tmp_path, table, options, message):
-    folder = pictograms(tmp_path / "p", table, pen=drawn(6), ink=drawn(5))
+def test_rejects_invalid_pictogram_tables(tmp_path, table, options, message):
+    folder = write_pictograms(tmp_path / "p", table, pen=shades(6), ink=shades(5))
     with raises(DataError, match=message):
         load_captioned(folder, **options)
 
@@ -243,17 +243,17 @@ def test_pictograms_that_do_not_fit(tmp_path, table, options, message):
     [
         ({"images": np.zeros((5, 4, 4))}, r"expected images uint8 .* got float64 \[5, 4, 4"),
         ({"images": np.array([{}], object)}, "array images is not readable"),
-        ({"pictures": drawn(5)}, "expected an array images, got pictures.npy"),
+        ({"pictures": shades(5)}, "expected an array images, got pictures.npy"),
     ],
 )
-def test_drawings_that_are_none(tmp_path, arrays, message):
-    folder = pictograms(tmp_path / "p", HEAD + HANDS, pen=drawn(6))
+def test_rejects_invalid_drawing_files(tmp_path, arrays, message):
+    folder = write_pictograms(tmp_path / "p", HEAD + HANDS, pen=shades(6))
     np.savez(folder / "ink.npz", **arrays)
     with raises(DataError, match=rf"ink.npz: {message}"):
         load_captioned(folder)
 
 
-def test_arrays_in_memory():
+def test_loads_arrays_in_memory():
     pixels = RNG.integers(0, 256, (8, 5, 5), np.uint8)
     texts = ["one", ["two", "too"], *"345678"]
     groups = [0, 0, 1, 1, 2, 2, 3, 3]
@@ -263,7 +263,7 @@ def test_arrays_in_memory():
         "one", "too", "two"
     ]  # fmt: skip
     assert len({len(part) % 2 for _, part in split.parts()} | {0}) == 1  # whole groups
-    kept = load_captioned(CaptionedImageSplit(made(), made(4)), size=2)
+    kept = load_captioned(CaptionedImageSplit(make_captioned(), make_captioned(4)), size=2)
     assert kept.valid is None
     assert kept.test.images.shape == (4, 2, 2, 3)
     for source, message in (
@@ -277,7 +277,7 @@ def test_arrays_in_memory():
             load_captioned(source)
 
 
-def test_digits_are_called_by_their_names():
+def test_digit_captions_name_their_digit():
     split = load_captioned("digits")
     names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     templates = set()
@@ -303,12 +303,12 @@ def test_digits_are_called_by_their_names():
         ({"valid": 0.5, "test": 0.5}, r"`valid` \+ `test` must be less than 1"),
     ],
 )
-def test_odd_options_are_refused(options, message):
+def test_rejects_invalid_options(options, message):
     with raises(ValueError, match=message):
         load_captioned("digits", **options)
 
 
-def test_what_is_not_there(tmp_path):
+def test_rejects_missing_sources(tmp_path):
     with raises(ValueError, match="expected a folder with captions.tsv or pairs.tsv"):
         load_captioned(tmp_path)
     with raises(FileNotFoundError, match="no such file"):
@@ -316,9 +316,9 @@ def test_what_is_not_there(tmp_path):
 
 
 @pytest.mark.data
-def test_real_photographs_and_pictograms(real_data, monkeypatch):
+def test_published_datasets_have_expected_sizes(real_data, monkeypatch):
     """The photographs are not decoded: their names, captions and lists are as published."""
-    monkeypatch.setattr(_readers, "decode_images", lambda tree, names, size: drawn(len(names)))
+    monkeypatch.setattr(_readers, "decode_images", lambda tree, names, size: shades(len(names)))
     with pytest.warns(DataWarning, match="skipped 91 images that are in no list"):
         split = load_captioned(real_data / "flickr8k-80px", size=16)
     sizes = {name: (len(part), len(part.texts)) for name, part in split.parts()}
@@ -332,7 +332,7 @@ def test_real_photographs_and_pictograms(real_data, monkeypatch):
 @pytest.mark.parametrize(
     "form", ["{i}.png", "images/{i}.png", "./{i}.png", "{folder}/images/{i}.png"]
 )
-def test_names_and_paths_of_images(tmp_path, form):
+def test_accepts_image_names_and_paths(tmp_path, form):
     names = [form.format(i=i, folder=tmp_path) for i in range(8)]
     files = {f"images/{i}.png": encoded(i) for i in range(8)}
     tables = {
@@ -344,6 +344,6 @@ def test_names_and_paths_of_images(tmp_path, form):
 
 
 @pytest.mark.parametrize("caption", [None, "", "  ", 3, ["x", ""]])
-def test_captions_in_memory_are_strings(caption):
+def test_rejects_invalid_captions_in_memory(caption):
     with raises(ValueError, match=r"`texts` must be non-empty strings, got .* for image 1"):
         load_captioned((np.zeros((4, 8, 8, 3), np.uint8), ["a", caption, "c", "d"]))

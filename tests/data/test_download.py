@@ -11,22 +11,22 @@ from crl_jax.data import DATASETS, DataError, Dataset, _download, columns, downl
 
 MEMBER = b"1\t2\t3\t4\n5\t6\t3\t4\n"
 NAME = "ml-100k/u.data"
-RIGHT = zipped({NAME: MEMBER})
+VALID = zipped({NAME: MEMBER})
 
 
-def entry_of(url, content, **changes):
+def make_entry(url, content, **changes):
     digest = hashlib.sha256(content).hexdigest()
-    made = Dataset(url, digest, len(content), NAME, len(MEMBER), "u.data", "https://example.org")
-    return replace(made, **changes)
+    dataset = Dataset(url, digest, len(content), NAME, len(MEMBER), "u.data", "https://example.org")
+    return replace(dataset, **changes)
 
 
 @pytest.fixture
 def served(serve):
-    """Returns the entry of a served archive, or of another one than is served, and the state."""
+    """Returns a function that serves an archive; it returns an entry and the server state."""
 
     def make(content, announced=None, **changes):
         url, state = serve(content, "a.zip")
-        return entry_of(url, content if announced is None else announced, **changes), state
+        return make_entry(url, content if announced is None else announced, **changes), state
 
     return make
 
@@ -35,7 +35,7 @@ def everything_under(folder):
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
 
-def test_the_member_arrives_once_and_nothing_else_stays(served, tmp_path, cache):
+def test_fetch_extracts_only_expected_member_once(served, tmp_path, cache):
     outside = {"ml-100k/README": b"x", "../evil": b"x", "/tmp/evil_crl_jax": b"x"}
     entry, state = served(zipped({NAME: MEMBER, **outside}))
     path = _download.fetch(entry, cache)
@@ -49,15 +49,15 @@ def test_the_member_arrives_once_and_nothing_else_stays(served, tmp_path, cache)
 
 
 @pytest.mark.parametrize(("lying", "requests"), [(MEMBER[:5], 1), (MEMBER, 0)])
-def test_a_file_that_lies_there_is_taken_if_it_is_whole(served, tmp_path, lying, requests):
+def test_existing_file_is_reused_if_complete(served, tmp_path, lying, requests):
     fill(tmp_path, {"u.data": lying, ".part-old/x": ""})
-    entry, state = served(RIGHT)
+    entry, state = served(VALID)
     assert _download.fetch(entry, tmp_path).read_bytes() == MEMBER
     assert state["requests"] == requests
 
 
 @pytest.mark.parametrize("change", ["content", "url", "member"])
-def test_a_changed_entry_is_downloaded_anew(served, tmp_path, change):
+def test_changed_entry_is_downloaded_again(served, tmp_path, change):
     entry, state = served(zipped({NAME: MEMBER, "other/u.data": MEMBER[::-1]}))
     _download.fetch(entry, tmp_path)
     if change == "content":
@@ -75,16 +75,16 @@ def test_a_changed_entry_is_downloaded_anew(served, tmp_path, change):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (RIGHT[:-1] + b"!", "expected .* bytes with SHA-256"),
-        (RIGHT[: len(RIGHT) // 2], "expected .* bytes with SHA-256"),
-        (RIGHT + b"\0" * (3 << 20), "got more than"),
+        (VALID[:-1] + b"!", "expected .* bytes with SHA-256"),
+        (VALID[: len(VALID) // 2], "expected .* bytes with SHA-256"),
+        (VALID + b"\0" * (3 << 20), "got more than"),
         (b"", "got 0 bytes"),
     ],
 )
-def test_other_bytes_are_refused_before_they_are_opened(
+def test_rejects_wrong_bytes_before_opening_archive(
     served, tmp_path, monkeypatch, content, message
 ):
-    entry, _ = served(content, RIGHT)
+    entry, _ = served(content, VALID)
     unchecked = "opened unchecked bytes"
     monkeypatch.setattr(_download, "_extract_member", lambda *_: pytest.fail(unchecked))
     with raises(DataError, match=message):
@@ -92,13 +92,13 @@ def test_other_bytes_are_refused_before_they_are_opened(
     assert everything_under(tmp_path) == []
 
 
-def test_an_endless_answer_is_cut_off(served, tmp_path, monkeypatch):
+def test_stops_reading_beyond_announced_size(served, tmp_path, monkeypatch):
     monkeypatch.setattr(_download, "_BLOCK", 1000)
     entry, _ = served(b"\0" * 5_000_000, b"\0" * 2000)
-    opened, n_read = _download.urllib.request.urlopen, []
+    original_urlopen, n_read = _download.urllib.request.urlopen, []
 
     def urlopen(*args, **kwargs):
-        source = opened(*args, **kwargs)
+        source = original_urlopen(*args, **kwargs)
         read = source.read
         source.read = lambda n: n_read.append(n) or read(n)
         return source
@@ -109,8 +109,8 @@ def test_an_endless_answer_is_cut_off(served, tmp_path, monkeypatch):
     assert n_read == [1000] * 4  # one block more than announced, which is not written
 
 
-def understated(size):
-    """An archive whose member states the right size in both headers, but has another one."""
+def with_understated_size(size):
+    """An archive whose member states the expected size in both headers, but has another one."""
     content = bytearray(zipped({NAME: b"\0" * size}))
     for place in (22, content.index(b"PK\1\2") + 24):
         assert content[place : place + 4] == size.to_bytes(4, "little")
@@ -119,20 +119,20 @@ def understated(size):
 
 
 ABSENT = zipped({"ml-100k/u.item": b"x", "ml-100k/README": b"x"})
-REFUSED = [  # archive, error, and whether a member is unpacked
+INVALID = [  # archive, error, and whether a member is unpacked
     (ABSENT, "expected the member ml-100k/u.data, got ml-100k/u.item, ml-100k/README.", False),
     (zipped(dict.fromkeys("0123456789a", b"x")), r"the member .*, got 0, .*, 8, 9, …\.", False),
     (zipped({}), r"expected the member .*, got none\.", False),
     (zipped({NAME: MEMBER + b"more"}), "expected 16 bytes in ml-100k/u.data, got 20", False),
     (zipped({NAME: b"\0" * 10_000_000}), "got 10000000", False),  # a bomb
     (b"<html>moved</html>", "expected a zip archive", False),
-    (understated(10_000_000), "expected a zip archive", True),
-    (understated(5), "expected 16 bytes in .*, got 5", True),
+    (with_understated_size(10_000_000), "expected a zip archive", True),
+    (with_understated_size(5), "expected 16 bytes in .*, got 5", True),
 ]
 
 
-@pytest.mark.parametrize(("content", "message", "unpacked"), REFUSED, ids=range(len(REFUSED)))
-def test_archives_without_the_right_member_are_refused(
+@pytest.mark.parametrize(("content", "message", "unpacked"), INVALID, ids=range(len(INVALID)))
+def test_rejects_archives_without_expected_member(
     served, tmp_path, monkeypatch, content, message, unpacked
 ):
     if not unpacked:
@@ -143,16 +143,16 @@ def test_archives_without_the_right_member_are_refused(
     assert everything_under(tmp_path) == []
 
 
-def test_no_connection_is_said_with_a_way_out(serve, tmp_path, cache):
+def test_connection_error_suggests_manual_download(serve, tmp_path, cache):
     with raises(ConnectionError, match=r"absent.zip: not downloaded .* by hand"):
-        _download.fetch(entry_of(f"file://{tmp_path}/absent.zip", b""), cache)
-    url, _ = serve(RIGHT[:40], "a.zip", declared=len(RIGHT))  # the connection drops
+        _download.fetch(make_entry(f"file://{tmp_path}/absent.zip", b""), cache)
+    url, _ = serve(VALID[:40], "a.zip", declared=len(VALID))  # the connection drops
     with raises((ConnectionError, DataError)):
-        _download.fetch(entry_of(url, RIGHT), cache)
+        _download.fetch(make_entry(url, VALID), cache)
 
 
-def test_load_reads_a_release_through_the_cache(served, tmp_path, monkeypatch):
-    entry, state = served(RIGHT)
+def test_load_reads_dataset_through_cache(served, tmp_path, monkeypatch):
+    entry, state = served(VALID)
     monkeypatch.setitem(DATASETS, "movielens:100k", entry)
     folder = tmp_path / "a" / "movielens-100k"
     for source in ("movielens:100k", folder):  # by its name, and then by its path
@@ -171,7 +171,7 @@ def test_load_reads_a_release_through_the_cache(served, tmp_path, monkeypatch):
         download("2m")
 
 
-def test_an_entry_is_all_that_a_dataset_needs(served, tmp_path, monkeypatch):
+def test_registered_entry_suffices_to_load_dataset(served, tmp_path, monkeypatch):
     table = b"who what\n1 2\n"  # does not look like a table
     changes = {"member": "folder/table", "member_size": len(table), "format": "csv"}
     entry, _ = served(zipped({"folder/table": table}), **changes)
@@ -186,6 +186,6 @@ def test_an_entry_is_all_that_a_dataset_needs(served, tmp_path, monkeypatch):
 
 
 @pytest.mark.data
-def test_the_pinned_member_size_is_that_of_the_file_at_hand(real_data):
+def test_pinned_member_size_matches_file(real_data):
     path = real_data / "ml-100k" / "u.data"
     assert path.stat().st_size == DATASETS["movielens:100k"].member_size

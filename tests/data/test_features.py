@@ -33,7 +33,7 @@ def films():
     )
 
 
-def test_a_csv_file_has_numbers_and_bags(tmp_path):
+def test_csv_columns_become_numbers_or_bags(tmp_path):
     table = read_features(write(tmp_path / "films.csv", CSV), kinds={"code": "bag"})
     np.testing.assert_array_equal(table.ids, [7, 3, 5])
     assert [*table.numbers] == ["year"]
@@ -45,7 +45,7 @@ def test_a_csv_file_has_numbers_and_bags(tmp_path):
     }
 
 
-def test_columns_may_be_chosen_and_separated_otherwise(tmp_path):
+def test_options_select_columns_and_separators(tmp_path):
     path = write(tmp_path / "films.csv", "genre;name;x\na,b;n1;1\nb, c;n2;2\n")
     table = read_features(path, id_col="name", separator=",", delimiter=";", kinds={"x": "ignore"})
     np.testing.assert_array_equal(table.ids, ["n1", "n2"])
@@ -88,14 +88,14 @@ def test_columns_may_be_chosen_and_separated_otherwise(tmp_path):
         ),
     ],
 )
-def test_published_files_are_recognised(tmp_path, name, content, numbers, bags):
+def test_recognises_published_formats(tmp_path, name, content, numbers, bags):
     table = read_features(write(tmp_path / name, content))
     np.testing.assert_array_equal(table.ids, [1, 2])
     assert {name: column.tolist() for name, column in table.numbers.items()} == numbers
     assert {name: list(column) for name, column in table.bags.items()} == bags
 
 
-def test_u_item_has_a_number_per_genre(tmp_path):
+def test_u_item_has_one_number_per_genre(tmp_path):
     row = "{}|Title (1995)|01-Jan-1995||http://x|" + "|".join("0" * 18) + "|{}\n"
     table = read_features(write(tmp_path / "u.item", row.format(1, 1) + row.format(2, 0)))
     assert len(table.numbers) == 19
@@ -121,13 +121,13 @@ def test_u_item_has_a_number_per_genre(tmp_path):
         ("", {}, ": expected features, got an empty file"),
     ],
 )
-def test_wrong_files_are_refused_by_file_and_line(tmp_path, content, options, message):
+def test_reports_file_and_line_of_invalid_rows(tmp_path, content, options, message):
     path = write(tmp_path / "films.csv", content)
     with pytest.raises(DataError, match=rf"films\.csv{message}"):
         read_features(path, **options)
 
 
-def test_numbers_with_other_values_among_them_are_counted(tmp_path):
+def test_warns_of_non_numeric_values_in_number_column(tmp_path):
     path = write(tmp_path / "films.csv", CSV + "8,nan,war,D,1\n")
     with pytest.warns(DataWarning, match=r"'year' is read as cat.* 1 of 3 .* 'nan' in line 5"):
         assert "year" in read_features(path).bags
@@ -136,7 +136,7 @@ def test_numbers_with_other_values_among_them_are_counted(tmp_path):
         assert "year" in read_features(path, kinds={"year": "bag"}).bags
 
 
-def test_text_may_come_from_a_pipe():
+def test_reads_text_from_pipe():
     reader, writer = os.pipe()
     os.write(writer, CSV.encode())
     os.close(writer)
@@ -147,7 +147,7 @@ def test_text_may_come_from_a_pipe():
     np.testing.assert_array_equal(table.ids, [7, 3, 5])
 
 
-def test_other_refusals(tmp_path):
+def test_rejects_missing_files_and_invalid_options(tmp_path):
     write(tmp_path / "films.csv", CSV)
     with pytest.raises(FileNotFoundError, match=r"none\.csv: no such file; .* has films\.csv"):
         read_features(tmp_path / "none.csv")
@@ -164,7 +164,7 @@ def test_other_refusals(tmp_path):
         read_features(tmp_path / "films.csv", kinds={"year": "float"})
 
 
-def test_ids_without_a_row_are_refused(films):
+def test_rejects_ids_without_row(films):
     np.testing.assert_array_equal(films.rows(["9", 7]), [3, 0])
     with pytest.raises(
         DataError, match=r"each of 3 ids, got none for 2 of them, such as 8; .* 7, 3"
@@ -186,7 +186,7 @@ def test_ids_without_a_row_are_refused(films):
         ([1, 2], "expected columns by name, got list"),
     ],
 )
-def test_wrong_columns_are_refused(columns, message):
+def test_rejects_invalid_columns(columns, message):
     with raises(DataError, match=message):
         FeatureTable.from_columns([1, 2], columns)
 
@@ -202,19 +202,19 @@ def test_none_and_nan_are_missing_values():
 
 
 @pytest.mark.parametrize("scale", [1e-310, 1e-200, 1.0, 1e200, 1e307])
-def test_numbers_of_any_size_are_standardised(scale):
+def test_standardisation_handles_extreme_scales(scale):
     table = FeatureTable.from_columns([1, 2, 3], {"x": scale * np.array([-1.0, 0.0, 4.0])})
     got = FeatureSchema.fit(table).transform(table)
     want = (np.array([-1.0, 0.0, 4.0]) - 1) / np.sqrt(14 / 3)
     np.testing.assert_allclose(got.dense[:, 0], want, rtol=1e-6)
 
 
-def test_a_number_without_a_deviation_in_float64_is_constant():
+def test_number_with_zero_float64_deviation_is_constant():
     table = FeatureTable.from_columns([1, 2], {"x": [0.0, 5e-324], "y": [1.0, 2.0]})
     assert [column.name for column in FeatureSchema.fit(table).numbers] == ["y"]
 
 
-def test_numbers_far_beyond_those_of_training_are_refused(films):
+def test_rejects_numbers_far_beyond_training_range(films):
     schema = FeatureSchema.fit(films)
     far = FeatureTable.from_columns([7], {"year": [1e300], "genres": ["war"], "studio": ["a"]})
     with pytest.raises(DataError, match=r"expected 'year' near its mean 2003.* 1e\+300 .* id 7"):
@@ -229,17 +229,17 @@ def test_numbers_far_beyond_those_of_training_are_refused(films):
         ({"bags": [{"name": "x", "vocabulary": "ab"}]}, "lists of categories, got text"),
     ],
 )
-def test_damaged_schemas_are_refused(part, message):
+def test_rejects_damaged_schemas(part, message):
     with pytest.raises(ValueError, match=message):
         FeatureSchema.from_dict({"numbers": [], "bags": [], "combine": "mean"} | part)
 
 
-def test_repeated_ids_are_refused():
+def test_rejects_repeated_ids():
     with pytest.raises(DataError, match="expected distinct `ids`"):
         FeatureTable.from_columns(["a", "a"], {"x": [1, 2]})
 
 
-def test_the_schema_is_of_the_training_rows(films):
+def test_schema_is_fitted_on_training_rows(films):
     schema = FeatureSchema.fit(films, [7, 3, 5], min_count=1)
     assert schema.numbers == (NumberColumn("year", 1995.0, 5.0),)
     genres, studio = BagColumn("genres", ("drama", "war")), BagColumn("studio", ("a", "b"))
@@ -250,7 +250,7 @@ def test_the_schema_is_of_the_training_rows(films):
 
 
 @pytest.mark.parametrize("combine", ["sum", "mean"])
-def test_rows_are_encoded_with_the_statistics_of_training(films, combine):
+def test_transform_uses_training_statistics(films, combine):
     schema = FeatureSchema.fit(films, [7, 3, 5], min_count=1, combine=combine)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -270,7 +270,7 @@ def test_rows_are_encoded_with_the_statistics_of_training(films, combine):
     assert len(got) == 3
 
 
-def test_rows_without_a_known_feature_are_counted(films):
+def test_warns_of_rows_without_known_features(films):
     schema = FeatureSchema.fit(films, [7, 3], min_count=1)
     assert not schema.numbers  # one year is constant
     with pytest.warns(DataWarning, match="1 rows have no known feature"):
@@ -279,7 +279,7 @@ def test_rows_without_a_known_feature_are_counted(films):
     assert not got.dense.any()
 
 
-def test_schemas_that_do_not_fit_are_refused(films):
+def test_rejects_mismatched_schemas(films):
     schema = FeatureSchema.fit(films)
     other = FeatureTable.from_columns([1], {"year": [2000], "studio": ["a"]})
     with pytest.raises(
@@ -297,7 +297,7 @@ def test_schemas_that_do_not_fit_are_refused(films):
         FeatureSchema.fit(films, combine="max")
 
 
-def test_the_genres_of_movielens(real_data):
+def test_movielens_features_have_published_sizes(real_data):
     films = read_features(real_data / "ml-1m" / "movies.dat")
     schema = FeatureSchema.fit(films)
     assert len(films) == 3883

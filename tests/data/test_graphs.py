@@ -52,7 +52,7 @@ def check_toy(graphs):
     np.testing.assert_array_equal(graphs.labels, [1, 0])
 
 
-def test_both_formats_say_the_same(tmp_path):
+def test_both_formats_load_equal_graphs(tmp_path):
     check_toy(data.load_graphs(write_gin(tmp_path / "gin")))
     check_toy(data.load_graphs(tmp_path / "gin/TOY.txt"))
     check_toy(data.load_graphs(write_tu(tmp_path / "tu")))
@@ -61,7 +61,7 @@ def test_both_formats_say_the_same(tmp_path):
         check_toy(data.load_graphs(str(write(tmp_path / f"{kind}.zip", zipped(files)))))
 
 
-def test_graphs_in_memory():
+def test_loads_graphs_from_arrays():
     edges, tags = [[[0, 1], [1, 2]], [[0, 1], [1, 0]]], [[7, 9, 7], [9, 9]]
     check_toy(data.load_graphs((edges, tags, [5, -1])))
     own = data.as_graphs(edges, [np.ones((3, 2)), np.zeros((2, 2))], [5, -1])
@@ -70,7 +70,7 @@ def test_graphs_in_memory():
     assert data.load_graphs(own) is own
 
 
-def test_features_that_are_asked_for(tmp_path):
+def test_features_argument_selects_node_features(tmp_path):
     folder = write_tu(tmp_path, node_attributes="0.5, 1\n" * 5)
     found = {
         name: data.load_graphs(folder, features=name).features
@@ -88,13 +88,13 @@ def test_features_that_are_asked_for(tmp_path):
         data.load_graphs(folder, features="other")
 
 
-def test_attributes_of_the_text_format(tmp_path):
+def test_text_format_reads_node_attributes(tmp_path):
     text = "1\n2 0\n0 1 1 0.5 -2\n0 1 0 1e3 4\n"
     graphs = data.load_graphs(write_gin(tmp_path, text), features="attributes")
     np.testing.assert_array_equal(graphs.features, [[0.5, -2], [1000, 4]])
 
 
-def test_folds(tmp_path):
+def test_reads_and_validates_folds(tmp_path):
     text = "12\n" + "1 0\n0 0\n" * 11 + "1 1\n0 0\n"
     folder = write_gin(tmp_path, text, [[fold] for fold in range(1, 11)])
     want = [-1, *range(10), -1]
@@ -129,7 +129,7 @@ def test_folds(tmp_path):
         (f"1\n1 1\n{HUGE} 0\n", f"TOY.txt:3: expected .*{HUGE}"),
     ],
 )
-def test_a_broken_text_is_refused(tmp_path, text, message):
+def test_rejects_invalid_text_format(tmp_path, text, message):
     with raises(DataError, match=message):
         data.load_graphs(write_gin(tmp_path, text))
 
@@ -149,12 +149,12 @@ def test_a_broken_text_is_refused(tmp_path, text, message):
         ({"node_attributes": "1\ninf\n"}, r"attributes.txt:2: expected 1 finite numbers"),
     ],
 )
-def test_broken_tables_are_refused(tmp_path, changes, message):
+def test_rejects_invalid_tables(tmp_path, changes, message):
     with raises(DataError, match=message):
         data.load_graphs(write_tu(tmp_path, **changes))
 
 
-def test_what_is_changed_is_counted(tmp_path):
+def test_warns_of_removed_and_symmetrised_edges(tmp_path):
     folder = write_tu(tmp_path, A="1, 2\n2, 1\n1, 2\n3, 3\n2, 3\n4, 5\n5, 4\n")
     graphs, messages = warned(data.load_graphs, folder)
     check_toy(graphs)
@@ -165,7 +165,7 @@ def test_what_is_changed_is_counted(tmp_path):
     ]
 
 
-def test_one_set_is_expected(tmp_path):
+def test_rejects_sources_without_exactly_one_dataset(tmp_path):
     with raises(DataError, match=r"expected one dataset of graphs.* got none"):
         data.load_graphs(tmp_path)
     write_gin(tmp_path)
@@ -193,7 +193,7 @@ def test_one_set_is_expected(tmp_path):
         ([[[], []]], [[1]], [0.5], "`labels` must be integers"),
     ],
 )
-def test_arrays_in_memory_that_do_not_belong(edges, features, labels, message):
+def test_rejects_inconsistent_arrays(edges, features, labels, message):
     with raises(ValueError, match=message):
         data.as_graphs(edges, features, labels)
 
@@ -209,7 +209,7 @@ def test_arrays_in_memory_that_do_not_belong(edges, features, labels, message):
         ("folds", lambda _: np.full(4, -2, np.int32), "`folds` must be at least -1"),
     ],
 )
-def test_fields_that_do_not_belong(name, change, message):
+def test_rejects_inconsistent_fields(name, change, message):
     whole = data.simulate_graphs(n=4)
     fields = {field: getattr(whole, field) for field in whole.__dataclass_fields__}
     with raises(ValueError, match=message):
@@ -217,7 +217,7 @@ def test_fields_that_do_not_belong(name, change, message):
 
 
 @given(st.lists(st.integers(0, 11), max_size=8))
-def test_some_of_them_are_as_they_were(places):
+def test_take_selects_graphs(places):
     whole = data.simulate_graphs(n=12, seed=1)
     some = whole.take(places)
     as_slice = whole.take(slice(2, None, 3))
@@ -235,7 +235,7 @@ def test_some_of_them_are_as_they_were(places):
     np.testing.assert_array_equal(some.labels, whole.labels[places] if places else [])
 
 
-def test_simulated_graphs_have_their_motifs():
+def test_simulated_graphs_have_planted_motifs():
     """A noise-free graph is a tree of n nodes, two motifs of five, and a link to each."""
     graphs = data.simulate_graphs(n=40, n_classes=4, noise=0, seed=3)
     more = np.array([6, 6, 7, 5])[graphs.labels]
@@ -258,7 +258,7 @@ def test_simulated_graphs_have_their_motifs():
         ("IMDBBINARY", 1000, 19.77, 96.53, 1),
     ],
 )
-def test_published_sets_have_the_published_counts(real_data, name, n, n_nodes, n_edges, width):
+def test_published_datasets_have_published_counts(real_data, name, n, n_nodes, n_edges, width):
     graphs = data.load_graphs(real_data / "graphs" / name)
     assert len(graphs) == n
     assert graphs.features.shape[1] == width
@@ -267,13 +267,13 @@ def test_published_sets_have_the_published_counts(real_data, name, n, n_nodes, n
     assert np.bincount(graphs.folds[graphs.folds >= 0]).tolist() == [n // 10] * 10
 
 
-def test_the_ends_of_64_bit_integers_are_labels(tmp_path):
+def test_accepts_extreme_int64_labels(tmp_path):
     ends = np.iinfo(np.int64)
     graphs = data.load_graphs(write_tu(tmp_path, graph_labels=f"{ends.max}\n{ends.min}\n"))
     assert len(set(graphs.labels.tolist())) == 2
 
 
-def test_many_distinct_tags_are_refused(monkeypatch):
+def test_rejects_too_many_distinct_tags(monkeypatch):
     graphs = [[[i, i + 1] for i in range(999)], np.arange(1000)]
     edges, tags = [np.array(graphs[0]).T], [graphs[1]]
     assert data.as_graphs(edges, tags, [0]).features.shape == (1000, 1000)

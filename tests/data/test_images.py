@@ -1,4 +1,4 @@
-"""Images in memory, the digits, the parts of a set, and what the door answers to odd sources."""
+"""Images in memory, the digits, parts of a split, and rejection of invalid sources."""
 
 import sys
 from dataclasses import FrozenInstanceError
@@ -14,13 +14,13 @@ from crl_jax.data import DataError, Images, ImageSplit, load_images
 from crl_jax.data._split_sampling import sample_test_mask
 
 
-def made(n=6, side=4, channels=3, classes=("a", "b")):
+def make_images(n=6, side=4, channels=3, classes=("a", "b")):
     rng = np.random.default_rng(n)
     pixels = rng.integers(0, 256, (n, side, side, channels), np.uint8)
     return Images(pixels, (np.arange(n) % len(classes)).astype(np.int32), classes)
 
 
-def test_images_are_read_only_and_keep_no_hand_on_what_they_were_made_of():
+def test_images_are_read_only_copies():
     pixels, labels = np.zeros((2, 4, 5, 3), np.uint8), np.array([0, -1], np.int32)
     images = Images(pixels, labels, ("a",))
     pixels[:], labels[:] = 9, 0
@@ -50,7 +50,7 @@ def test_images_are_read_only_and_keep_no_hand_on_what_they_were_made_of():
         ({"names": np.zeros(2)}, "`names` must be strings, got float64"),
     ],
 )
-def test_images_that_do_not_fit_are_refused(change, message):
+def test_rejects_inconsistent_fields(change, message):
     fields = {"images": np.zeros((2, 4, 5, 3), np.uint8), "labels": np.zeros(2, np.int32)}
     fields["classes"] = ("a", "b")
     Images(**fields)
@@ -58,8 +58,8 @@ def test_images_that_do_not_fit_are_refused(change, message):
         Images(**fields | change)
 
 
-def test_names_go_with_their_images():
-    images = made()
+def test_names_follow_selected_images():
+    images = make_images()
     named = Images(images.images, images.labels, images.classes, np.array(list("uvwxyz")))
     assert named.take([3, 0]).names.tolist() == ["x", "u"]
     assert not named.take([3, 0]).names.flags.writeable
@@ -71,19 +71,19 @@ def test_names_go_with_their_images():
 
 
 @pytest.mark.parametrize("source", ["digits", (np.zeros((4, 2, 2), np.uint8), np.arange(4) % 2)])
-def test_labels_of_any_source_can_be_left_unread(source):
+def test_labelled_false_ignores_labels(source):
     split = load_images(source, labelled=False, test=0.5)
-    of_labels = load_images(source, test=0.5)
+    with_labels = load_images(source, test=0.5)
     for name, part in split.parts():
         assert part.classes == ()
         assert (part.labels == -1).all()
-        np.testing.assert_array_equal(part.images, getattr(of_labels, name).images)
+        np.testing.assert_array_equal(part.images, getattr(with_labels, name).images)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-6, 5)))
-def test_take_gives_what_numpy_gives(index):
-    images = made()
+def test_take_matches_numpy_indexing(index):
+    images = make_images()
     some = images.take(index)
     places = np.array(index, np.intp)
     np.testing.assert_array_equal(some.images, images.images[places])
@@ -92,8 +92,8 @@ def test_take_gives_what_numpy_gives(index):
     assert not some.images.flags.writeable
 
 
-def test_take_by_mask_and_slice():
-    images = made()
+def test_take_accepts_masks_and_slices():
+    images = make_images()
     assert images.take(images.labels == 1).labels.tolist() == [1, 1, 1]
     some = images.take(slice(1, 4))
     assert some.labels.tolist() == [1, 0, 1]
@@ -105,43 +105,46 @@ def test_take_by_mask_and_slice():
         images.take([6])
 
 
-def test_parts_of_a_split_fit_together():
-    split = ImageSplit(made(), made(2), made(3))
+def test_split_requires_matching_parts():
+    split = ImageSplit(make_images(), make_images(2), make_images(3))
     assert {name: len(part) for name, part in split.parts()} == {
         "train": 6, "test": 2, "unlabelled": 3
     }  # fmt: skip
-    assert [name for name, _ in ImageSplit(made(), made(2)).parts()] == ["train", "test"]
+    assert [name for name, _ in ImageSplit(make_images(), make_images(2)).parts()] == [
+        "train",
+        "test",
+    ]
     with raises(ValueError, match=r"`test` must have shape \(2, 4, 4, 3\), got \(2, 5, 5"):
-        ImageSplit(made(), made(2, side=5))
+        ImageSplit(make_images(), make_images(2, side=5))
     with raises(ValueError, match="`unlabelled` must have the classes of `train`"):
-        ImageSplit(made(), made(2), made(2, classes=("a", "c")))
+        ImageSplit(make_images(), make_images(2), make_images(2, classes=("a", "c")))
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-1, 4), min_size=2), st.floats(0.01, 0.99))
-def test_each_class_gives_its_share_to_the_test_part(labels, share):
+def test_test_fraction_applies_to_each_class(labels, share):
     labels = np.array(labels, np.int32)
     counts = {label: int(np.sum(labels == label)) for label in set(labels.tolist())}
     if max(counts.values()) == 1:
         with raises(DataError, match="x: expected a class of two images or more"):
             sample_test_mask(labels, share, "x")
         return
-    drawn = sample_test_mask(labels, share, "x")
-    np.testing.assert_array_equal(drawn, sample_test_mask(labels, share, "x"))
+    sampled = sample_test_mask(labels, share, "x")
+    np.testing.assert_array_equal(sampled, sample_test_mask(labels, share, "x"))
     for label, n in counts.items():
         expected = 0 if n == 1 else min(max(round(share * n), 1), n - 1)
-        assert drawn[labels == label].sum() == expected
+        assert sampled[labels == label].sum() == expected
 
 
-def test_the_draw_is_uniform_and_not_a_run_of_neighbours():
+def test_test_samples_are_spread_over_dataset():
     labels = np.zeros(10_000, np.int32)
-    drawn = sample_test_mask(labels, 0.25, "x")
-    assert drawn.sum() == 2500
-    for hundred in np.split(drawn, 100):  # hypergeometric, mean 25, deviation 4.3
+    sampled = sample_test_mask(labels, 0.25, "x")
+    assert sampled.sum() == 2500
+    for hundred in np.split(sampled, 100):  # hypergeometric, mean 25, deviation 4.3
         assert 5 <= hundred.sum() <= 45
 
 
-def test_digits_are_those_of_scikit_learn():
+def test_digits_match_scikit_learn():
     split = load_images("digits")
     pixels, labels = load_digits(return_X_y=True)
     assert (len(split.train), len(split.test), split.unlabelled) == (1438, 359, None)
@@ -167,7 +170,7 @@ def test_scikit_learn_is_optional(monkeypatch):
         load_images("digits")
 
 
-def test_arrays_in_memory():
+def test_loads_arrays_in_memory():
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (10, 4, 4), np.uint8)
     labels = np.arange(10)[:, None] % 2
@@ -210,12 +213,12 @@ BLANK = np.zeros((2, 4, 4), np.uint8)
         (BLANK, r"`source` must be .* got array\("),
     ],
 )
-def test_what_is_no_set_of_images_is_refused(source, message):
+def test_rejects_invalid_sources(source, message):
     with raises(ValueError, match=message):
         load_images(source)
 
 
-def test_options_are_checked():
+def test_rejects_invalid_options():
     for size in (0, -1, 2.5, "8"):
         with raises(ValueError, match="`size` must be a whole number of pixels"):
             load_images("digits", size=size)
@@ -223,10 +226,10 @@ def test_options_are_checked():
         with raises(ValueError, match=r"`test` must lie in \(0, 1\)"):
             load_images("digits", test=share)
     with raises(ValueError, match="`test` requires images without a test part"):
-        load_images(ImageSplit(made(), made()), test=0.5)
+        load_images(ImageSplit(make_images(), make_images()), test=0.5)
 
 
-def test_an_unknown_name_is_answered_with_those_there_are(tmp_path, monkeypatch):
+def test_unknown_name_error_lists_available_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = "digits, cifar10, cifar100, stl10, tiny-imagenet, and tfds:NAME"
     with raises(FileNotFoundError, match=f"{names}.*Did you mean cifar10?"):

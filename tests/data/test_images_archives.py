@@ -1,4 +1,4 @@
-"""Archives of images: read where they lie, in bounds, and nothing in them chooses a place."""
+"""Image archives: read without unpacking, within size limits and without path traversal."""
 
 import gzip
 import os
@@ -24,7 +24,7 @@ FILES = {path: encoded(number) for number, path in enumerate(PATHS)}
 
 
 @pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.tar.gz", "x.tgz", "x.tar.bz2", "x.tar.xz"])
-def test_archives_are_read_in_order_and_nothing_is_unpacked(tmp_path, name):
+def test_reads_archives_in_order_without_unpacking(tmp_path, name):
     path = packed(tmp_path / "set" / name, FILES)
     for source in (path, str(path), path.parent):
         split = load_images(source)
@@ -34,7 +34,7 @@ def test_archives_are_read_in_order_and_nothing_is_unpacked(tmp_path, name):
     assert [child.name for child in tmp_path.rglob("*")] == ["set", name]
 
 
-def test_a_folder_with_several_archives_or_folders_is_what_it_is(tmp_path):
+def test_folder_with_only_one_archive_reads_archive(tmp_path):
     fill(tmp_path, {"a.zip": zipped(FILES), "README": "x"})
     (tmp_path / ".hidden").mkdir()
     assert len(load_images(tmp_path).train) == 3
@@ -47,7 +47,7 @@ def test_a_folder_with_several_archives_or_folders_is_what_it_is(tmp_path):
         load_images(tmp_path)
 
 
-def locked(content):
+def encrypted(content):
     """A zip archive whose members are marked as encrypted."""
     content, place = bytearray(content), 0
     while (place := content.find(b"PK\1\2", place + 1)) > 0:
@@ -55,8 +55,8 @@ def locked(content):
     return bytes(content)
 
 
-def understated(content, size):
-    """A zip archive whose first member states another size, in both places of it."""
+def with_stated_size(content, size):
+    """A zip archive whose first member states another size in both of its headers."""
     content = bytearray(content)
     for place in (22, content.index(b"PK\1\2") + 24):
         content[place : place + 4] = size.to_bytes(4, "little")
@@ -66,7 +66,7 @@ def understated(content, size):
 OUTSIDE = ["../a/x.png", "train/../../x.png", "/train/a/x.png", "train\\a\\x.png", "C:/a/x.png",
            "train//x.png", ".."]  # fmt: skip
 IRREGULAR = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
-REFUSED = [  # archive and error
+INVALID = [  # archive and error
     *((form({**FILES, name: b"x"}), "expected paths within the archive, got")
       for name in OUTSIDE for form in (zipped, tarred)),
     *((tarred({"train/a/0.png": b""}, kind=kind, link="/etc/passwd"),
@@ -77,15 +77,15 @@ REFUSED = [  # archive and error
       for form in (zipped, tarred)),
     (zipped({**FILES, "": b"x"}), "x.zip"),
     (zipped({**FILES, "train/a/a\nb.png": b"x"}), "x.zip"),
-    (locked(zipped(FILES)), "png: not readable .*encrypted"),
-    (understated(zipped({"a/0.png": b"\0" * 1_000_000}), 100), "a/0.png: not readable .*CRC"),
+    (encrypted(zipped(FILES)), "png: not readable .*encrypted"),
+    (with_stated_size(zipped({"a/0.png": b"\0" * 1_000_000}), 100), "a/0.png: not readable .*CRC"),
     *((content, "x.zip: (expected a folder, a zip or|not readable)")
       for content in (b"", b"text", b"PK\3\4...", b"PK", gzip.compress(b"text" * 999, mtime=0))),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_unsafe_and_broken_archives_are_refused_in_one_line(tmp_path, content, message):
+@pytest.mark.parametrize(("content", "message"), INVALID, ids=range(len(INVALID)))
+def test_rejects_unsafe_and_broken_archives_in_one_line(tmp_path, content, message):
     path = write(tmp_path / "x.zip", content)
     with raises(DataError, match=message) as caught:
         load_images(path)
@@ -101,7 +101,7 @@ def test_unsafe_and_broken_archives_are_refused_in_one_line(tmp_path, content, m
         ("_MAX_FILES", 3, "expected at most 3 files"),
     ],
 )
-def test_too_much_is_refused_before_it_is_read(
+def test_rejects_archives_over_limits_before_reading(
     tmp_path, monkeypatch, suffix, limit, value, message
 ):
     path = packed(tmp_path / f"x{suffix}", {"train/a/big.png": b"\0" * 100_000, **FILES})
@@ -116,8 +116,8 @@ def test_too_much_is_refused_before_it_is_read(
 @given(
     st.sampled_from([".zip", ".tar", ".gz"]), st.floats(0, 1), st.booleans(), st.integers(1, 255)
 )
-def test_a_broken_archive_is_an_error_of_the_data(tmp_path_factory, suffix, where, cut, change):
-    """Cut short or with a changed byte, it is refused, or read as if it were whole."""
+def test_corrupted_archive_raises_data_error_or_loads(tmp_path_factory, suffix, where, cut, change):
+    """A truncated or altered archive is rejected, or read as if it were intact."""
     path = packed(tmp_path_factory.mktemp("broken") / f"x{suffix}", FILES)
     content = bytearray(path.read_bytes())
     place = int(where * (len(content) - 1))
@@ -133,7 +133,7 @@ def test_a_broken_archive_is_an_error_of_the_data(tmp_path_factory, suffix, wher
     assert split.train.images.dtype == np.uint8
 
 
-def test_the_files_of_a_tree(tmp_path, cache):
+def test_open_tree_lists_and_reads_files(tmp_path, cache):
     files = {"b/x": b"12345", "a-b/y": b"", "a/z": b"123"}
     folder = fill(tmp_path / "f", files)
     for path in (folder, *(packed(tmp_path / name, files) for name in ("x.zip", "x.tar"))):
@@ -151,7 +151,7 @@ def test_the_files_of_a_tree(tmp_path, cache):
         assert tree.read("a/z", 9) == b"123"
 
 
-def test_special_files_are_refused_without_waiting(tmp_path):
+def test_rejects_special_files_without_blocking(tmp_path):
     inside = fill(tmp_path / "f", FILES) / "train" / "a"
     os.mkfifo(inside / "pipe.png")
     with raises(DataError, match=r"pipe.png: expected a regular file, got a special file"):
@@ -168,13 +168,13 @@ def test_special_files_are_refused_without_waiting(tmp_path):
         read_text(tmp_path / "pipe")
 
 
-def test_a_file_that_may_not_be_read_says_so(tmp_path, monkeypatch):
-    path, opened = write(tmp_path / "x.zip", zipped(FILES)), Path.open
+def test_permission_error_is_propagated(tmp_path, monkeypatch):
+    path, original_open = write(tmp_path / "x.zip", zipped(FILES)), Path.open
 
-    def refuse(asked: Path, *rest: Any, **more: Any) -> Any:
-        if asked == path:
+    def refuse(candidate: Path, *rest: Any, **more: Any) -> Any:
+        if candidate == path:
             raise PermissionError("not for you")
-        return opened(asked, *rest, **more)
+        return original_open(candidate, *rest, **more)
 
     monkeypatch.setattr(Path, "open", refuse)
     with raises(PermissionError, match="not for you"):

@@ -20,31 +20,31 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    """Releases as here are made: with a few images in each file."""
+    """Declares releases with a few images per file, as these tests write them."""
 
     def small(name, file):
         return replace(file, count=COUNTS[file.part] // (5 if "data_batch" in name else 1))
 
-    made = [
+    releases = [
         replace(release, files={name: small(name, file) for name, file in release.files.items()})
         for release in _binary.RELEASES
     ]
-    monkeypatch.setattr(_binary, "RELEASES", tuple(made))
+    monkeypatch.setattr(_binary, "RELEASES", tuple(releases))
 
 
 def channels_first(image, transposed=False):
-    """The bytes of an image: red, green and blue, each by rows or, as in STL-10, by columns."""
+    """Bytes of an image, channel by channel, in row order or, as in STL-10, in column order."""
     return np.transpose(image, (2, 1, 0) if transposed else (2, 0, 1)).tobytes()
 
 
 def release(kind):
-    """The folder and the files of a release by the published layout, and what is in them."""
+    """Folder name, files, images and labels of a release in the published layout."""
     side, n_classes = (96 if kind == "stl10" else 32), (100 if kind == "cifar100" else 10)
     rng = np.random.default_rng(2)
     parts = {name: rng.integers(0, 256, (n, side, side, 3), np.uint8) for name, n in COUNTS.items()}
     labels = {name: rng.integers(0, n_classes - 1, COUNTS[name]).tolist() for name in parts}
     names = "".join(f"name {i}\n" for i in range(n_classes)).encode()
-    if kind == "stl10":  # classes from 1 on
+    if kind == "stl10":  # labels start at 1
         files = {
             f"{part}_X.bin": b"".join(channels_first(image, transposed=True) for image in images)
             for part, images in parts.items()
@@ -78,7 +78,7 @@ def write(path, files):
 
 @pytest.mark.parametrize("name", ["set", "set.zip", "set.tar", "set.tar.gz"])
 @each_kind
-def test_a_release_is_read_from_every_form(tmp_path, kind, name):
+def test_reads_releases_from_folders_and_archives(tmp_path, kind, name):
     folder, files, parts, labels = release(kind)
     prefix = "./" if name.endswith("tar") else ""
     files = {f"{prefix}{folder}/{file}": content for file, content in files.items()}
@@ -92,7 +92,7 @@ def test_a_release_is_read_from_every_form(tmp_path, kind, name):
 
 
 @each_kind
-def test_resized_releases(tmp_path, kind):
+def test_resizes_images_of_releases(tmp_path, kind):
     _, files, parts, labels = release(kind)
     split = load_images(fill(tmp_path, files), size=48)
     assert split.train.labels.tolist() == labels["train"]
@@ -102,20 +102,20 @@ def test_resized_releases(tmp_path, kind):
             np.testing.assert_array_equal(image, expected)
 
 
-def test_stl10_without_its_unlabelled_images(tmp_path):
+def test_stl10_may_lack_unlabelled_images(tmp_path):
     _, files, _, _ = release("stl10")
     del files["unlabeled_X.bin"]
     assert load_images(fill(tmp_path, files)).unlabelled is None
 
 
 @each_kind
-def test_a_missing_file_is_named(tmp_path, kind):
+def test_reports_missing_file(tmp_path, kind):
     folder, files, _, _ = release(kind)
-    for gone in [name for name in files if name.endswith(".bin") and "unlab" not in name][:2]:
-        some = {name: content for name, content in files.items() if name != gone}
-        fill(tmp_path / gone / folder, some)
-        with raises(DataError, match=f"{folder}: expected the files of .* named {gone}"):
-            load_images(tmp_path / gone)
+    for missing in [name for name in files if name.endswith(".bin") and "unlab" not in name][:2]:
+        some = {name: content for name, content in files.items() if name != missing}
+        fill(tmp_path / missing / folder, some)
+        with raises(DataError, match=f"{folder}: expected the files of .* named {missing}"):
+            load_images(tmp_path / missing)
 
 
 @settings(
@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(tmp_path, kind):
 @given(
     kind=st.sampled_from(KINDS), cut=st.integers(1, 3000), form=st.sampled_from(["x", "x.tar.gz"])
 )
-def test_a_truncated_file_is_told_by_its_bytes(tmp_path_factory, kind, cut, form):
+def test_reports_size_of_truncated_file(tmp_path_factory, kind, cut, form):
     _, files, _, _ = release(kind)
     name = {"cifar10": "data_batch_3.bin", "cifar100": "train.bin", "stl10": "test_X.bin"}[kind]
     whole = len(files[name])
@@ -135,7 +135,7 @@ def test_a_truncated_file_is_told_by_its_bytes(tmp_path_factory, kind, cut, form
         load_images(path)
 
 
-def test_files_of_another_length_are_read_with_a_warning(tmp_path):
+def test_warns_of_files_with_unexpected_length(tmp_path):
     _, files, parts, _ = release("cifar10")
     files["data_batch_2.bin"] = files["data_batch_2.bin"][:3073]
     message = r"1 files have another .* CIFAR-10: data_batch_2.bin 1 \("
@@ -154,7 +154,7 @@ def test_files_of_another_length_are_read_with_a_warning(tmp_path):
         ("stl10", "train_y.bin", 10, 1, "10 labels, .* got 11"),
     ],
 )
-def test_labels_of_no_class_or_image_are_refused(tmp_path, kind, name, place, byte, message):
+def test_rejects_labels_without_class_or_image(tmp_path, kind, name, place, byte, message):
     _, files, _, _ = release(kind)
     files[name] = files[name][:place] + bytes([byte]) + files[name][place + 1 :]
     with raises(DataError, match=f"{name}: expected {message}"):
@@ -164,9 +164,7 @@ def test_labels_of_no_class_or_image_are_refused(tmp_path, kind, name, place, by
 @pytest.mark.parametrize(
     ("name", "size", "kept"), [("x", None, 0), ("x", 8, 5), ("x.tgz", None, 5)]
 )
-def test_files_that_lie_there_ready_are_not_kept_again(
-    tmp_path, cache, monkeypatch, name, size, kept
-):
+def test_caches_only_resized_or_compressed_releases(tmp_path, cache, monkeypatch, name, size, kept):
     monkeypatch.setattr("crl_jax.data._images._load._MIN_CACHED_IMAGES", 1)
     _, files, parts, _ = release("cifar10")
     path = write(tmp_path / name, files)

@@ -1,4 +1,4 @@
-"""Downloads of image sets, and the cache of decoded images: correct and complete."""
+"""Downloads of image datasets, and the cache of decoded images."""
 
 import hashlib
 import io
@@ -19,13 +19,13 @@ from crl_jax.data._images import _cache, _load
 
 
 @pytest.fixture(autouse=True)
-def _keep_all(monkeypatch):
+def _cache_all_images(monkeypatch):
     monkeypatch.setattr(_load, "_MIN_CACHED_IMAGES", 1)
 
 
 @pytest.fixture
-def decoded(monkeypatch):
-    """Counts how often images are decoded."""
+def decode_calls(monkeypatch):
+    """Records the calls that decode images."""
     calls = []
     inner = _load.load_files
     monkeypatch.setattr(_load, "load_files", lambda *given: (calls.append(1), inner(*given))[1])
@@ -46,7 +46,7 @@ def path(tmp_path):
     return write(tmp_path / "x.zip", archive())
 
 
-def firsts(split):
+def first_pixels(split):
     return [part.images[:, 0, 0, 0].tolist() for _, part in split.parts()]
 
 
@@ -54,86 +54,86 @@ def files_in(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_the_second_time_nothing_is_decoded(tmp_path, decoded):
+def test_second_load_reads_cache(tmp_path, decode_calls):
     path = write(tmp_path / "x.zip", zipped({**images_from(), "train/a/.hidden": b"x"}))
-    told = [f"{path}: skipped 1 hidden files"]
+    expected_messages = [f"{path}: skipped 1 hidden files"]
     for _ in range(2):
         split, messages = warned(load, path)
-        assert messages == told
-        assert firsts(split) == [[0, 1], [2]]
+        assert messages == expected_messages
+        assert first_pixels(split) == [[0, 1], [2]]
         assert split.train.labels.tolist() == [0, 1]
         assert split.train.classes == ("a", "b")
         assert split.train.names.tolist() == ["train/a/0.png", "train/b/1.png"]
         assert not split.train.images.flags.writeable
-    assert len(decoded) == 1
+    assert len(decode_calls) == 1
     assert isinstance(split.train.images.base, np.memmap)
     for n_decoded, keep, kept in ((2, False, False), (3, True, True)):
         split, messages = warned(load, path, keep=keep, cache=tmp_path / "other")
-        assert (firsts(split), messages) == ([[0, 1], [2]], told)
-        assert len(decoded) == n_decoded
+        assert (first_pixels(split), messages) == ([[0, 1], [2]], expected_messages)
+        assert len(decode_calls) == n_decoded
         assert bool(files_in(tmp_path / "other")) == kept
 
 
-def test_what_changed_is_decoded_anew_and_the_old_goes(path, cache, decoded, monkeypatch):
+def test_changed_archive_is_decoded_again_and_replaced(path, cache, decode_calls, monkeypatch):
     before = load(path)
     n_files = len(files_in(cache))
     time = path.stat().st_mtime_ns
     path.write_bytes(archive(first=10))
     os.utime(path, ns=(time, time + 1))  # same size, a nanosecond later
-    assert firsts(load(path)) == [[10, 11], [12]]
-    assert firsts(before) == [[0, 1], [2]]
+    assert first_pixels(load(path)) == [[10, 11], [12]]
+    assert first_pixels(before) == [[0, 1], [2]]
     assert len(files_in(cache)) == n_files
     path.write_bytes(archive(first=20) + b"\0")  # same modification time
     os.utime(path, ns=(time, time + 1))
-    assert firsts(load(path)) == [[20, 21], [22]]
+    assert first_pixels(load(path)) == [[20, 21], [22]]
     monkeypatch.setattr(_load, "pillow_version", lambda: "none")
     load(path)
-    assert len(decoded) == 4
+    assert len(decode_calls) == 4
     assert load(path, size=1).train.images.shape == (2, 1, 1, 1)
-    assert firsts(load(path)) == [[20, 21], [22]]
-    assert len(decoded) == 5
+    assert first_pixels(load(path)) == [[20, 21], [22]]
+    assert len(decode_calls) == 5
 
 
-def test_a_folder_is_known_by_all_its_files(tmp_path, decoded):
+def test_cache_key_covers_all_files_of_folder(tmp_path, decode_calls):
     folder = fill(tmp_path / "set", images_from())
     for _ in range(2):
         load(folder)
-    assert len(decoded) == 1
+    assert len(decode_calls) == 1
     write(folder / "train/a/3.png", encoded(3))
-    assert firsts(load(folder)) == [[0, 3, 1], [2]]
+    assert first_pixels(load(folder)) == [[0, 3, 1], [2]]
     path = folder / "test/a/2.png"
     os.utime(path, ns=(0, 7))
     load(folder)
-    assert len(decoded) == 3
+    assert len(decode_calls) == 3
     load(folder / ".." / "set")
-    assert len(decoded) == 3
+    assert len(decode_calls) == 3
     path.rename(path.with_name("4.png"))
     (folder / "train/a").rename(folder / "train/c")
     with pytest.warns(DataWarning, match="1 classes have no image in training"):
         assert load(folder).train.labels.tolist() == [1, 2, 2]
 
 
-def test_each_share_of_a_test_part_is_kept(tmp_path, decoded):
+def test_caches_each_test_fraction(tmp_path, decode_calls):
     folder = fill(tmp_path / "set", {f"a/{number}.png": encoded(number) for number in range(10)})
     for _ in range(2):
         assert len(load(folder).test) == 2
         assert len(load(folder, test=0.5).test) == 5
-    assert len(decoded) == 2
+    assert len(decode_calls) == 2
 
 
-def stored(array):
+def npy_bytes(array):
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=True)
     return buffer.getvalue()
 
 
-DAMAGE = {  # what becomes of the images, and of the note of their origin
+DAMAGE = {  # changes to the cached images, and to the metadata file
     "cut": (lambda images: images[:-1], None),
     "gone": (None, None),
     "empty": (lambda _: b"", None),
     "byte": (lambda images: images[:-1] + bytes([images[-1] ^ 1]), None),
-    "pickle": (lambda _: stored(np.array([{}], object)), None),
-    "shape": (lambda _: stored(np.zeros((3, 2, 2, 1), np.uint8)), None),
+    "pickle": (lambda _: npy_bytes(np.array([{}], object)), None),
+    "shape": (lambda _: npy_bytes(np.zeros((3, 2, 2, 1), np.uint8)), None),
     "cut note": (bytes, lambda note: note[:-3]),
     "parts": (bytes, lambda note: json.dumps({**json.loads(note), "parts": []})),
     "classes": (bytes, lambda note: note.replace('"a"', '"c"')),
@@ -142,29 +142,29 @@ DAMAGE = {  # what becomes of the images, and of the note of their origin
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_in_the_cache_is_mended(path, cache, decoded, kind):
+def test_damaged_cache_is_rebuilt(path, cache, decode_calls, kind):
     load(path)
     (images,) = cache.rglob("train-images.npy")
     note = images.with_name("made_of.json")
-    of_images, of_note = DAMAGE[kind]
-    if of_images is None:
+    change_images, change_note = DAMAGE[kind]
+    if change_images is None:
         images.unlink()
     else:
-        images.write_bytes(of_images(images.read_bytes()))
-    if of_note is not None:
-        note.write_text(of_note(note.read_text()))
+        images.write_bytes(change_images(images.read_bytes()))
+    if change_note is not None:
+        note.write_text(change_note(note.read_text()))
     for _ in range(2):
-        assert firsts(load(path)) == [[0, 1], [2]]
-    assert len(decoded) == 2
+        assert first_pixels(load(path)) == [[0, 1], [2]]
+    assert len(decode_calls) == 2
 
 
-def test_a_cache_that_cannot_be_written_costs_only_time(path, tmp_path):
+def test_warns_of_unwritable_cache(path, tmp_path):
     write(tmp_path / "taken", "a file, and no folder")
     with pytest.warns(DataWarning, match=r"x.zip: decoded images were not kept in the cache: "):
-        assert firsts(load(path, cache=tmp_path / "taken")) == [[0, 1], [2]]
+        assert first_pixels(load(path, cache=tmp_path / "taken")) == [[0, 1], [2]]
 
 
-def test_no_half_of_a_write_is_ever_read(path, cache, monkeypatch):
+def test_failed_cache_write_leaves_no_files(path, cache, monkeypatch):
     def full(*_, **__):
         raise OSError("no space left")
 
@@ -175,10 +175,10 @@ def test_no_half_of_a_write_is_ever_read(path, cache, monkeypatch):
     assert files_in(cache) == []
 
 
-def test_several_at_once_leave_one_whole(path, cache):
+def test_concurrent_loads_leave_one_complete_entry(path, cache):
     found, threads = [], []
     for _ in range(6):
-        threads.append(threading.Thread(target=lambda: found.append(firsts(load(path)))))
+        threads.append(threading.Thread(target=lambda: found.append(first_pixels(load(path)))))
         threads[-1].start()
     for thread in threads:
         thread.join()
@@ -188,7 +188,7 @@ def test_several_at_once_leave_one_whole(path, cache):
     assert json.loads(note.read_text())["classes"] == ["a", "b"]
 
 
-def test_the_slower_of_two_leaves_what_the_quicker_one_made(path, cache, monkeypatch):
+def test_later_writer_keeps_existing_entry(path, cache, monkeypatch):
     load(path)
     before = [file.stat().st_ino for file in files_in(cache)]
     remove = shutil.rmtree
@@ -200,11 +200,11 @@ def test_the_slower_of_two_leaves_what_the_quicker_one_made(path, cache, monkeyp
     monkeypatch.setattr(_cache.shutil, "rmtree", remove_scratch)
     monkeypatch.setattr(_cache, "load_cached", lambda *_: None)
     monkeypatch.setattr(_load, "load_cached", lambda *_: None)
-    assert firsts(load(path)) == [[0, 1], [2]]
+    assert first_pixels(load(path)) == [[0, 1], [2]]
     assert [file.stat().st_ino for file in files_in(cache)] == before
 
 
-def test_few_images_are_not_kept(path, cache, monkeypatch):
+def test_small_datasets_are_not_cached(path, cache, monkeypatch):
     monkeypatch.setattr(_load, "_MIN_CACHED_IMAGES", 4)
     load(path)
     assert files_in(cache) == []
@@ -212,7 +212,7 @@ def test_few_images_are_not_kept(path, cache, monkeypatch):
 
 @pytest.fixture
 def served(serve, monkeypatch):
-    """Serves an archive as the set of a name; returns the state of the server."""
+    """Returns a function that serves an archive as a named dataset; it returns the server state."""
 
     def make(name, content, announced=None):
         url, state = serve(content, "files/x.zip?version=1")
@@ -225,23 +225,23 @@ def served(serve, monkeypatch):
     return make
 
 
-def test_a_set_is_downloaded_once(served, cache, decoded):
+def test_dataset_is_downloaded_once(served, cache, decode_calls):
     state = served("cifar10", archive())
     for _ in range(2):
-        assert firsts(load("cifar10")) == [[0, 1], [2]]
+        assert first_pixels(load("cifar10")) == [[0, 1], [2]]
     assert download("cifar10") == cache / "cifar10" / "x.zip"
-    assert (state["requests"], len(decoded)) == (1, 1)
+    assert (state["requests"], len(decode_calls)) == (1, 1)
     (cache / "cifar10" / "x.zip").unlink()
-    assert firsts(load("cifar10")) == [[0, 1], [2]]  # decoded from the current files
+    assert first_pixels(load("cifar10")) == [[0, 1], [2]]  # decoded from the current files
     assert state["requests"] == 1
-    assert firsts(load("cifar10", keep=False)) == [[0, 1], [2]]
+    assert first_pixels(load("cifar10", keep=False)) == [[0, 1], [2]]
     assert state["requests"] == 2
     served("cifar10", archive(first=7))
-    assert firsts(load("cifar10")) == [[7, 8], [9]]
+    assert first_pixels(load("cifar10")) == [[7, 8], [9]]
     assert state["requests"] == 3
 
 
-def test_other_bytes_are_never_opened(served, tmp_path, monkeypatch):
+def test_rejects_wrong_bytes_before_opening(served, tmp_path, monkeypatch):
     served("cifar10", archive(first=1), archive())
     monkeypatch.setattr(_load, "open_tree", lambda *_: pytest.fail("opened"))
     with raises(DataError, match=r"expected .* bytes with SHA-256"):
@@ -249,7 +249,7 @@ def test_other_bytes_are_never_opened(served, tmp_path, monkeypatch):
     assert files_in(tmp_path) == []
 
 
-def test_an_archive_put_there_by_hand_is_taken_if_it_is_the_right_one(served, cache, monkeypatch):
+def test_manually_placed_archive_is_used_if_valid(served, cache, monkeypatch):
     content = archive()
     state = served("mine:x", content)
     path = write(cache / "mine-x" / "x.zip", content)
@@ -264,7 +264,7 @@ def test_an_archive_put_there_by_hand_is_taken_if_it_is_the_right_one(served, ca
     assert state["requests"] == 1
 
 
-def test_the_pinned_sets():
+def test_pinned_datasets_have_checksums_and_sizes():
     assert [*IMAGE_SETS] == ["cifar10", "cifar100", "stl10", "tiny-imagenet"]
     for pinned in IMAGE_SETS.values():
         assert len(bytes.fromhex(pinned.sha256)) == 32

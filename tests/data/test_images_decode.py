@@ -33,16 +33,16 @@ def put(folder, images, suffix=".png", **options):
     return folder
 
 
-def decoded(folder, images, size=None, **options):
+def write_and_load(folder, images, size=None, **options):
     return load_images(put(folder, images, **options), size=size).train.images
 
 
 @pytest.mark.parametrize(
     "suffix", [".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp", ".PNG", ".jpg", ".jpeg", ".JPEG"]
 )
-def test_every_kind_of_file(tmp_path, suffix):
+def test_decodes_every_file_format(tmp_path, suffix):
     options = {"lossless": True} if suffix == ".webp" else {}
-    images = decoded(tmp_path, [Image.fromarray(COLOUR)], suffix=suffix, **options)
+    images = write_and_load(tmp_path, [Image.fromarray(COLOUR)], suffix=suffix, **options)
     if suffix.lower() in (".jpg", ".jpeg"):  # with losses, as Pillow decodes it
         with Image.open(tmp_path / "train" / "a" / f"0{suffix}") as image:
             np.testing.assert_array_equal(images, np.asarray(image)[None])
@@ -50,13 +50,13 @@ def test_every_kind_of_file(tmp_path, suffix):
         np.testing.assert_array_equal(images, COLOUR[None])
 
 
-def test_grey_images_stay_grey_until_one_is_in_colour(tmp_path):
+def test_grey_images_keep_one_channel_unless_mixed(tmp_path):
     grey, colour = Image.fromarray(GREY), Image.fromarray(COLOUR)
-    images = decoded(tmp_path / "grey", [grey, grey.rotate(90)])
+    images = write_and_load(tmp_path / "grey", [grey, grey.rotate(90)])
     np.testing.assert_array_equal(images[..., 0], [GREY, np.rot90(GREY)])
     assert images.shape == (2, 6, 6, 1)
     for place, several in enumerate(([grey, colour, grey], [colour, grey])):
-        images = decoded(tmp_path / str(place), several)
+        images = write_and_load(tmp_path / str(place), several)
         for image, one in zip(images, several, strict=True):
             expected = COLOUR if one is colour else np.stack([GREY] * 3, -1)
             np.testing.assert_array_equal(image, expected)
@@ -83,31 +83,31 @@ MODES = {  # image and its pixels
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_modes(tmp_path, mode):
+def test_converts_pillow_modes(tmp_path, mode):
     image, expected = MODES[mode]
-    (found,) = decoded(tmp_path, [image], suffix=".tif" if mode == "cmyk" else ".png")
+    (found,) = write_and_load(tmp_path, [image], suffix=".tif" if mode == "cmyk" else ".png")
     found = found[..., 0] if found.shape[-1] == 1 else found
     np.testing.assert_array_equal(found, np.broadcast_to(expected, found.shape))
 
 
-def test_the_whole_range_of_16_bits(tmp_path):
+def test_scales_16_bit_range_to_8_bits(tmp_path):
     deep = np.array([[0, 128, 129, 65535], [256, 257, 65406, 65407]], np.uint16)
-    (found,) = decoded(tmp_path, [Image.fromarray(deep)])
+    (found,) = write_and_load(tmp_path, [Image.fromarray(deep)])
     np.testing.assert_array_equal(found[..., 0], np.rint(deep * (255 / 65535)))
 
 
-def test_orientation_is_honoured(tmp_path):
+def test_applies_exif_orientation(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was rotated
     image = Image.fromarray(COLOUR[:4])
-    (found,) = decoded(tmp_path, [image], exif=exif)
+    (found,) = write_and_load(tmp_path, [image], exif=exif)
     np.testing.assert_array_equal(found, np.rot90(COLOUR[:4], -1))
     np.testing.assert_array_equal(
         found, np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "train" / "a" / "0.png")))
     )
 
 
-def test_sizes_that_differ_need_one(tmp_path):
+def test_mixed_sizes_require_size_argument(tmp_path):
     images = [Image.fromarray(COLOUR), Image.fromarray(COLOUR[:5])]
     with raises(DataError, match=r"`size` makes .*/0.png has 6 × 6 pixels, .*/1.png has 5 × 6"):
         load_images(put(tmp_path, images))
@@ -138,7 +138,7 @@ def reference(image, size):
     st.sampled_from([1, 3]),
     st.randoms(),
 )
-def test_resizing_is_antialiased_and_keeps_the_middle(height, width, size, channels, random):
+def test_resize_matches_antialiased_centre_crop(height, width, size, channels, random):
     pixels = np.random.default_rng(random.randrange(99)).integers(
         0, 256, (1, height, width, channels), np.uint8
     )
@@ -148,7 +148,7 @@ def test_resizing_is_antialiased_and_keeps_the_middle(height, width, size, chann
     np.testing.assert_allclose(found[0], reference(pixels[0], size), atol=1.6)
 
 
-def test_the_middle_is_where_it_should_be():
+def test_resize_crops_centre():
     stripes = np.zeros((1, 4, 12, 1), np.uint8)
     stripes[:, :, 4:8] = 255
     assert resize(stripes, 4).min() == 255
@@ -157,16 +157,16 @@ def test_the_middle_is_where_it_should_be():
     assert resize_square(square, 6) is square
 
 
-def test_files_and_arrays_are_resized_alike(tmp_path):
+def test_files_and_arrays_resize_equally(tmp_path):
     images = RNG.integers(0, 256, (3, 9, 5, 3), np.uint8)
-    from_files = decoded(tmp_path, [Image.fromarray(image) for image in images], size=4)
+    from_files = write_and_load(tmp_path, [Image.fromarray(image) for image in images], size=4)
     np.testing.assert_array_equal(from_files, resize(images, 4))
     in_memory = load_images((images, [0, 0, 0]), size=4, test=0.4)
     assert in_memory.train.images.shape == (2, 4, 4, 3)
 
 
 @pytest.mark.parametrize("limit", [1, 100, 4 << 20])
-def test_blocks_make_no_difference(tmp_path, monkeypatch, limit):
+def test_block_size_does_not_change_result(tmp_path, monkeypatch, limit):
     monkeypatch.setattr("crl_jax.data._images._decode._BLOCK_BYTES", limit)
     images = RNG.integers(0, 256, (150, 2, 2, 3), np.uint8)
     files = {f"a/{number:03}.png": encoded(image) for number, image in enumerate(images)}
@@ -204,7 +204,7 @@ GOOD = encoded(COLOUR)
         (encoded(GREY).replace(b"IHDR", b"IDHR"), ".png", "not decoded"),
     ],
 )
-def test_broken_files_are_named(tmp_path, content, suffix, message):
+def test_reports_broken_file(tmp_path, content, suffix, message):
     put(tmp_path, [Image.fromarray(GREY)])
     write(tmp_path / "train" / "a" / f"9{suffix}", content)
     with raises(DataError, match=rf"train/a/9{suffix}: {message}"):
@@ -213,7 +213,7 @@ def test_broken_files_are_named(tmp_path, content, suffix, message):
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
-def test_a_changed_byte_is_an_error_of_the_data_or_none(tmp_path_factory, place, change):
+def test_corrupted_byte_raises_data_error_or_decodes(tmp_path_factory, place, change):
     content = bytearray(GOOD)
     content[place] ^= change
     put(folder := tmp_path_factory.mktemp("changed"), [bytes(content)])
@@ -237,7 +237,7 @@ SQUARE = Image.fromarray(GREY)
     ],
     ids=["floats", "bomb", "larger bomb", "long"],
 )
-def test_what_is_too_large_or_no_image_is_not_decoded(
+def test_rejects_oversized_and_unsupported_images_before_decoding(
     tmp_path, monkeypatch, image, suffix, limit, message
 ):
     put(tmp_path, [image], suffix)
@@ -249,25 +249,25 @@ def test_what_is_too_large_or_no_image_is_not_decoded(
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_a_bomb_of_which_pillow_only_warns_is_refused_too(tmp_path, monkeypatch):
+def test_rejects_bomb_that_pillow_only_warns_of(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 35)
     with raises(DataError, match=r"0.png: expected at most 35 pixels, got 6 × 6 pixels"):
-        decoded(tmp_path, [SQUARE])
+        write_and_load(tmp_path, [SQUARE])
 
 
-def test_more_than_memory_holds(tmp_path, monkeypatch):
+def test_reports_out_of_memory(tmp_path, monkeypatch):
     def full(*_):
         raise MemoryError
 
     monkeypatch.setattr("crl_jax.data._images._decode.np.empty", full)
     with raises(DataError, match=r"fit in memory, got 2 .* 6 × 6 pixels. Reduce `size"):
-        decoded(tmp_path, [Image.fromarray(GREY)])
+        write_and_load(tmp_path, [Image.fromarray(GREY)])
 
 
-def test_files_that_are_too_large_are_not_read(tmp_path, monkeypatch):
+def test_rejects_files_over_size_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("crl_jax.data._images._decode._MAX_FILE_BYTES", 100)
     with raises(DataError, match=r"0.png: expected at most 100 bytes, got \d{3}"):
-        decoded(tmp_path, [Image.fromarray(COLOUR)])
+        write_and_load(tmp_path, [Image.fromarray(COLOUR)])
 
 
 def test_pillow_is_optional(tmp_path, monkeypatch):
@@ -279,37 +279,37 @@ def test_pillow_is_optional(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_mapping_over_threads_keeps_the_order_and_does_not_run_ahead(monkeypatch, n_threads):
+def test_thread_map_keeps_order_and_bounds_prefetch(monkeypatch, n_threads):
     monkeypatch.setattr("crl_jax._threads.cpu_count", lambda: n_threads)
-    taken = []
+    consumed = []
 
     def items(n):
         for i in range(n):
-            taken.append(i)
+            consumed.append(i)
             yield i
 
     found = thread_map(lambda i: i * i, items(5000))
     assert next(found) == 0
-    assert len(taken) == 4 * n_threads + 1
+    assert len(consumed) == 4 * n_threads + 1
     assert [0, *found] == [i * i for i in range(5000)]
-    taken.clear()
+    consumed.clear()
     with raises(ZeroDivisionError):
         list(thread_map(lambda i: 1 // (i - 70), items(100_000)))
-    assert len(taken) < 1000
+    assert len(consumed) < 1000
 
 
-def test_after_an_error_nothing_more_is_begun(monkeypatch):
+def test_thread_map_stops_after_error(monkeypatch):
     monkeypatch.setattr("crl_jax._threads.cpu_count", lambda: 1)
-    begun = []
+    started = []
 
     def fail(i):
-        begun.append(i)
+        started.append(i)
         time.sleep(0.05)
         raise KeyError(i)
 
     with raises(KeyError):
         list(thread_map(fail, range(5)))
-    assert len(begun) <= 2
+    assert len(started) <= 2
 
 
 @pytest.mark.data
@@ -336,7 +336,7 @@ def test_cifar10_as_class_folders(real_data, tmp_path):
     assert split.train.images.shape[1:] == (32, 32, 3)
 
 
-def test_several_broken_files_are_named(tmp_path):
+def test_reports_several_broken_files(tmp_path):
     put(tmp_path, [Image.fromarray(GREY)])
     fill(tmp_path / "train" / "a", {"x.png": b"", "y.png": b"no image"})
     with raises(DataError, match=r"2 images cannot be read: .*x.png.*empty.*y.png") as caught:
@@ -348,7 +348,7 @@ def test_several_broken_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("high", [4095, 4096])
-def test_dark_images_of_16_bits_are_told(tmp_path, high):
+def test_warns_of_dark_16_bit_images(tmp_path, high):
     deep = np.linspace(0, high, 36).astype(np.uint16).reshape(6, 6)
     put(tmp_path, [Image.fromarray(deep), Image.fromarray(deep // 2)])
     if high > 4095:

@@ -1,4 +1,4 @@
-"""Images in class folders and in Tiny ImageNet: files found, their order and their labels."""
+"""Images in class folders and in Tiny ImageNet: files, their order and their labels."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def numbers(images):
 
 @pytest.mark.parametrize("above", ["", "set/", "data/set/", "a b/é/"])
 @pytest.mark.parametrize("second", ["test", "val", "Validation", "valid", "testing"])
-def test_parts_and_classes_are_found_in_order(tmp_path, above, second):
+def test_finds_splits_and_classes_in_order(tmp_path, above, second):
     paths = [
         "train/dog/2.png",
         "train/dog/10.PNG",
@@ -47,7 +47,7 @@ def test_parts_and_classes_are_found_in_order(tmp_path, above, second):
     assert split.unlabelled is None
 
 
-def test_unlabelled_images_and_those_for_validation(tmp_path):
+def test_reads_unlabelled_images_and_skips_validation(tmp_path):
     put(
         tmp_path,
         ["train/a/0.png", "test/a/1.png", "val/a/2.png", "unlabelled/x.png", "unlabelled/b/y.png"],
@@ -62,7 +62,7 @@ def test_unlabelled_images_and_those_for_validation(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*all images are in set; the folders in it are the 3 classes")
 @pytest.mark.parametrize("above", ["", "train/", "set/", "set/train/"])
-def test_class_folders_alone_are_split(tmp_path, above):
+def test_class_folders_without_parts_are_split(tmp_path, above):
     paths = [f"{above}{name}/{i}.png" for name in ("car", "train", "bus") for i in range(10)]
     split = load_images(put(tmp_path, paths))
     assert split.train.classes == ("bus", "car", "train")
@@ -76,7 +76,7 @@ def test_class_folders_alone_are_split(tmp_path, above):
     assert np.bincount(load_images(tmp_path, test=0.5).test.labels).tolist() == [5, 5, 5]
 
 
-def test_what_is_skipped_is_counted(tmp_path):
+def test_warns_of_skipped_files(tmp_path):
     put(tmp_path, ["train/a/0.png", "test/a/1.png", "train/a/.2.png", "__MACOSX/train/a/3.png"])
     others = ("train/a/.DS_Store", "README", "notes.txt", "train/a/x.TXT", ".git/config")
     fill(tmp_path, dict.fromkeys(others, "x"))
@@ -107,14 +107,14 @@ def test_what_is_skipped_is_counted(tmp_path):
         (["train/cat/0.png", "extra/1.png"], "expected the parts train and test .* got extra"),
     ],
 )
-def test_folders_that_tell_no_classes_are_refused(tmp_path, paths, message):
+def test_rejects_folders_without_class_structure(tmp_path, paths, message):
     put(tmp_path / "set", paths)
     with raises(DataError, match=message):
         load_images(tmp_path / "set")
 
 
 @pytest.mark.parametrize("above", ["", "train/"])
-def test_images_in_no_folder_of_a_class_have_no_label(tmp_path, above):
+def test_images_outside_class_folders_are_unlabelled(tmp_path, above):
     paths = [*(f"{above}{name}.png" for name in "badc"), *(["test/e.png"] if above else [])]
     with pytest.warns(DataWarning, match=f"{len(paths)} images are in no class folder"):
         split = load_images(put(tmp_path / "set", paths), test=None if above else 0.5)
@@ -129,7 +129,7 @@ def test_images_in_no_folder_of_a_class_have_no_label(tmp_path, above):
 
 
 @pytest.mark.filterwarnings("error")
-def test_folders_are_no_classes_where_labels_are_not_read(tmp_path):
+def test_labelled_false_ignores_class_folders(tmp_path):
     paths = ["2019/a.png", "2019/03/b.png", "c.png", "2020/d.png"]
     split = load_images(put(tmp_path / "set", paths), test=0.25, labelled=False)
     assert split.train.classes == ()
@@ -139,7 +139,7 @@ def test_folders_are_no_classes_where_labels_are_not_read(tmp_path):
     assert load_images(tmp_path / "set", test=0.25).train.classes == ("2019", "2020")
 
 
-def test_classes_that_training_lacks_are_counted(tmp_path):
+def test_warns_of_classes_missing_in_training(tmp_path):
     put(tmp_path, ["train/b/0.png", "test/a/1.png", "test/b/2.png"])
     with pytest.warns(DataWarning, match="1 classes have no image in training"):
         split = load_images(tmp_path)
@@ -149,7 +149,7 @@ def test_classes_that_training_lacks_are_counted(tmp_path):
         load_images(tmp_path, test=0.5)
 
 
-def test_links_between_folders_are_followed_but_in_no_circle(tmp_path):
+def test_follows_symbolic_links_and_rejects_loops(tmp_path):
     put(tmp_path / "elsewhere", ["a/0.png", "b/1.png"])
     put(tmp_path / "set", ["test/a/2.png"])
     (tmp_path / "set" / "train").symlink_to(tmp_path / "elsewhere")
@@ -178,7 +178,7 @@ def tiny(folder):
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-def test_tiny_imagenet(tmp_path, monkeypatch):
+def test_reads_tiny_imagenet(tmp_path, monkeypatch):
     monkeypatch.setattr("crl_jax.data._images._decode.FORMATS", {".jpeg": "PNG"})
     monkeypatch.setattr("crl_jax.data._images._decode._DECODERS", ("PNG",))
     split = load_images(tiny(tmp_path / "tiny-imagenet-200").parent)
@@ -195,7 +195,7 @@ def test_tiny_imagenet(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("error")
-def test_tiny_imagenet_needs_its_labels(tmp_path):
+def test_tiny_imagenet_requires_validation_labels(tmp_path):
     tiny(tmp_path)
     table = tmp_path / "val" / "val_annotations.txt"
     for text, got in (("", "None"), ("val_0.JPEG\tn09\t0\n", "n09")):
@@ -228,13 +228,13 @@ def test_every_image_has_the_class_of_its_folder(tmp_path_factory, names):
     assert order == sorted(order)
 
 
-def test_a_folder_around_all_images_is_named(tmp_path):
+def test_warns_of_single_enclosing_folder(tmp_path):
     put(tmp_path, [f"cats/{year}/{i}.png" for year in (2020, 2021) for i in range(5)])
     with pytest.warns(DataWarning, match="all images are in cats; the folders in it are the 2 cl"):
         assert load_images(tmp_path).train.classes == ("2020", "2021")
 
 
-def test_one_image_without_labels(tmp_path):
+def test_accepts_single_unlabelled_image(tmp_path):
     split = load_images(put(tmp_path / "set", ["x.png"]), labelled=False)
     assert (len(split.train), len(split.test)) == (1, 0)
     split = load_images((np.zeros((1, 4, 4), np.uint8), [0]), labelled=False)

@@ -1,4 +1,4 @@
-"""Image sets of TensorFlow Datasets, with a stub of the module."""
+"""Image datasets of TensorFlow Datasets, with a stub of the module."""
 
 import sys
 import types
@@ -33,7 +33,7 @@ def tfds(fake_tfds):
     return splits, features
 
 
-def test_splits_with_their_images_and_labels(tfds):
+def test_reads_splits_images_and_labels(tfds):
     splits, _ = tfds
     splits |= {"test": examples(2), "train": examples(5)}
     splits["unlabelled"] = [{**example, "label": -1} for example in examples(3)]
@@ -46,7 +46,7 @@ def test_splits_with_their_images_and_labels(tfds):
     assert load_images("tfds:some/set", size=2).test.images.shape == (2, 2, 2, 3)
 
 
-def test_validation_stands_in_for_testing(tfds):
+def test_validation_split_replaces_missing_test_split(tfds):
     splits, features = tfds
     features["label"] = object()  # without class names
     splits |= {"train": examples(5, channels=1), "validation": examples(2, channels=1, first=1)}
@@ -61,7 +61,7 @@ def test_validation_stands_in_for_testing(tfds):
 
 
 @pytest.mark.parametrize(("share", "counts"), [(None, [1, 1]), (0.4, [2, 2])])
-def test_training_alone_is_split(tfds, share, counts):
+def test_splits_training_data_without_test_split(tfds, share, counts):
     tfds[0]["train"] = examples(10)
     split = load_images("tfds:some/set", test=share)
     assert np.bincount(split.test.labels).tolist() == counts
@@ -80,13 +80,13 @@ def test_training_alone_is_split(tfds, share, counts):
         (examples(2, first=1), r"train: `labels` must lie in \[-1, 1\], got 1 to 2"),
     ],
 )
-def test_problems(tfds, train, message):
+def test_rejects_invalid_datasets(tfds, train, message):
     tfds[0].update({"test": examples(1)} if train is None else {"train": train})
     with raises(DataError, match=message):
         load_images("tfds:some/set")
 
 
-def test_it_needs_the_package(monkeypatch):
+def test_requires_tensorflow_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with raises(ImportError, match=r"pip install 'crl_jax\[tfds\]'"):
         load_images("tfds:mnist")

@@ -25,7 +25,7 @@ def make(**changes):
     return Interactions(**(VALID | changes))
 
 
-def test_derived_quantities():
+def test_derived_properties():
     data = make()
     assert (data.n_users, data.n_items, len(data)) == (3, 4, 3)
     assert data.users.tolist() == [0, 0, 2]
@@ -42,7 +42,7 @@ def test_derived_quantities():
         ("indptr", np.array([0, 2, 3])),  # too short
         ("indptr", np.array([1, 2, 2, 3])),  # does not begin at 0
         ("indptr", np.array([0, 2, 2, 2])),  # does not end at n
-        ("indptr", np.array([0, 3, 2, 3])),  # falls
+        ("indptr", np.array([0, 3, 2, 3])),  # decreases
         ("indptr", np.array([0.0, 2, 2, 3])),
         ("items", np.array([0, 3, 4], np.int32)),  # past the end
         ("items", np.array([-1, 3, 1], np.int32)),
@@ -61,23 +61,23 @@ def test_derived_quantities():
         ("timestamps", np.array(["1", "2", "3"])),
     ],
 )
-def test_a_broken_invariant_names_its_field(field, value):
+def test_rejects_broken_invariants_by_field(field, value):
     with raises((ValueError, TypeCheckError), match=field):
         make(**{field: value})
 
 
-def test_more_ids_than_an_index_can_number_are_refused():
+def test_rejects_more_ids_than_int32_indices():
     many = np.broadcast_to(np.int64(0), (2**31,))  # no memory behind it
     with raises((ValueError, TypeCheckError), match="user_ids"):
         make(user_ids=many)
 
 
-def test_a_fall_is_allowed_where_the_next_user_begins():
+def test_items_may_decrease_between_users():
     # User 1 is empty and user 2 begins below where user 0 ended.
     assert make(items=np.array([2, 3, 0], np.int32)).items.tolist() == [2, 3, 0]
 
 
-def test_arrays_are_read_only_and_the_callers_stay_writable():
+def test_arrays_are_read_only_copies():
     items = VALID["items"].copy()
     data = make(items=items)
     items[0] = 2
@@ -89,7 +89,7 @@ def test_arrays_are_read_only_and_the_callers_stay_writable():
         data.items = items  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_from_arrays_sorts_and_numbers():
+def test_from_arrays_sorts_and_assigns_indices():
     data = Interactions.from_arrays(
         [5, 2, 5, 2], ["x", "y", "a", "a"], ratings=[1, 2, 3, 4], timestamps=[0.5, 1, 2, 3]
     )
@@ -116,7 +116,7 @@ def test_from_arrays_sorts_and_numbers():
         (["é", "z", "é"], np.array(["z", "é"])),
     ],
 )
-def test_id_columns_become_integers_only_if_all_are(ids, expected):
+def test_ids_become_integers_only_if_all_are_integral(ids, expected):
     data = Interactions.from_arrays(ids, [0, 0, 1])
     assert data.user_ids.dtype.kind == expected.dtype.kind
     assert data.user_ids.tolist() == expected.tolist()
@@ -125,7 +125,7 @@ def test_id_columns_become_integers_only_if_all_are(ids, expected):
 @pytest.mark.parametrize(
     "ids", [[-1], ["-1"], ["-3.0"], [""], [" 1"], ["a\0b"], [1.5], [np.nan], [True], [None], [[1]]]
 )
-def test_invalid_ids_are_refused(ids):
+def test_rejects_invalid_ids(ids):
     with raises(ValueError, match="items"):
         Interactions.from_arrays([0], ids)
 
@@ -145,12 +145,12 @@ def test_invalid_ids_are_refused(ids):
         ({"users": [0], "items": [0], "user_ids": [5, 5]}, "user_ids"),
     ],
 )
-def test_from_arrays_names_the_bad_argument(arguments, name):
+def test_from_arrays_reports_invalid_argument(arguments, name):
     with raises((ValueError, TypeCheckError), match=name):
         Interactions.from_arrays(**arguments)
 
 
-def test_vocabularies_keep_their_order_and_their_idle_ids():
+def test_vocabularies_keep_order_and_unused_ids():
     data = Interactions.from_arrays([2, 0], [1, 0], user_ids=["9", "5", "7"], item_ids=["b", "a"])
     assert data.user_ids.tolist() == [9, 5, 7]
     assert data.item_ids.tolist() == ["b", "a"]
@@ -158,7 +158,7 @@ def test_vocabularies_keep_their_order_and_their_idle_ids():
     assert data.items.tolist() == [0, 1]
 
 
-def test_the_latest_of_repeated_interactions_stays_and_the_others_are_counted():
+def test_keeps_latest_of_repeated_interactions_with_warning():
     with pytest.warns(DataWarning, match="dropped 2 repeated"):
         timed = Interactions.from_arrays(
             [1, 1, 1], [4, 4, 4], ratings=[1, 2, 3], timestamps=[5, 9, 7]
@@ -177,7 +177,7 @@ def test_the_latest_of_repeated_interactions_stays_and_the_others_are_counted():
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), unique=True, min_size=1),
     st.randoms(use_true_random=False),
 )
-def test_from_arrays_keeps_every_pair_whatever_the_order(pairs, random):
+def test_from_arrays_keeps_pairs_in_any_order(pairs, random):
     shuffled = random.sample(pairs, len(pairs))
     data = Interactions.from_arrays(*np.transpose(shuffled))
     back = zip(data.user_ids[data.users].tolist(), data.item_ids[data.items].tolist(), strict=True)
@@ -186,12 +186,12 @@ def test_from_arrays_keeps_every_pair_whatever_the_order(pairs, random):
     assert data.fingerprint() == straight.fingerprint()
 
 
-def test_no_interactions_but_vocabularies():
+def test_accepts_vocabularies_without_interactions():
     data = Interactions.from_arrays([], [], user_ids=[1, 2], item_ids=[3])
     assert (data.n_users, data.n_items, len(data), data.density) == (2, 1, 0, 0.0)
 
 
-def test_select_keeps_vocabularies_and_the_other_columns():
+def test_select_keeps_vocabularies_and_columns():
     part = make().select(np.array([False, True, True]))
     assert part.indptr.tolist() == [0, 1, 1, 2]
     assert part.items.tolist() == [3, 1]
@@ -204,7 +204,7 @@ def test_select_keeps_vocabularies_and_the_other_columns():
         make().select(np.array([0, 1, 1]))
 
 
-def test_fingerprint_depends_on_contents_alone():
+def test_fingerprint_depends_only_on_contents():
     assert make().fingerprint() == make().fingerprint()
     wider = make(item_ids=VALID["item_ids"].astype("<U40"))
     swapped = make(timestamps=VALID["timestamps"].astype(">i8"))
@@ -224,11 +224,11 @@ def test_fingerprint_depends_on_contents_alone():
         {"timestamps": np.array([7.0, 8, 9])},
     ],
 )
-def test_fingerprint_sees_every_change(change):
+def test_fingerprint_detects_every_change(change):
     assert make(**change).fingerprint() != make().fingerprint()
 
 
-def test_original_ids_lead_to_indices():
+def test_original_ids_map_to_indices():
     data = make()
     assert data.user_index(20) == data.user_index("20") == data.user_index(np.int64(20)) == 1
     assert data.item_index("c") == 2
@@ -239,7 +239,7 @@ def test_original_ids_lead_to_indices():
         data.item_index("e")
 
 
-def test_parts_of_a_split_share_vocabularies_and_no_pair():
+def test_split_requires_shared_vocabularies_and_disjoint_parts():
     data = make()
     train, test = data.select(data.ratings < 3), data.select(data.ratings == 3)
     assert [name for name, _ in Split(train, test=test).parts()] == ["train", "test"]
@@ -254,7 +254,7 @@ def test_parts_of_a_split_share_vocabularies_and_no_pair():
     assert len(Split(empty, test=data).train) == 0
 
 
-def test_a_held_out_split_has_a_test_part():
+def test_held_out_split_requires_test_part():
     data = make()
     train, test = data.select(data.ratings < 3), data.select(data.ratings == 3)
     assert HeldOutSplit(train, test=test).test is test
@@ -265,7 +265,7 @@ def test_a_held_out_split_has_a_test_part():
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [(np.float16, 11), (np.float32, 24)])
-def test_floats_that_merge_ids_are_refused(dtype, digits):
+def test_rejects_floats_too_coarse_for_ids(dtype, digits):
     ids = np.array([2**digits + 2, 1], dtype)
     with raises(ValueError, match=rf"`users`: expected a whole number up to 2\*\*{digits}"):
         Interactions.from_arrays(ids, [0, 1])

@@ -43,7 +43,7 @@ def pairs(data):
     st.sampled_from(["csr", "csc", "coo", "lil", "dok"]),
     st.booleans(),
 )
-def test_a_sparse_matrix_keeps_its_rows_and_columns(dense, dtype, layout, old):
+def test_sparse_matrix_keeps_rows_and_columns(dense, dtype, layout, old):
     dense = dense.astype(dtype)
     data = as_interactions((sp.coo_matrix if old else sp.coo_array)(dense).asformat(layout))
     assert (data.n_users, data.n_items) == dense.shape
@@ -53,7 +53,7 @@ def test_a_sparse_matrix_keeps_its_rows_and_columns(dense, dtype, layout, old):
     assert (data.ratings is None) == bool(np.all(dense[dense != 0] == 1))
 
 
-def test_what_a_sparse_matrix_stores_twice_adds_up_and_zeros_are_counted():
+def test_sparse_matrix_sums_duplicates_and_drops_zeros():
     twice = sp.coo_array((np.array([100, 100, 1], np.int8), ([0, 0, 1], [1, 1, 0])), (3, 2))
     assert pairs(as_interactions(twice)) == [(0, 1, 200), (1, 0, 1)]
     assert twice.nnz == 3  # the caller's array is not modified
@@ -65,7 +65,7 @@ def test_what_a_sparse_matrix_stores_twice_adds_up_and_zeros_are_counted():
 
 
 @each_frame
-def test_the_columns_of_a_frame_are_guessed_or_named(frame):
+def test_dataframe_columns_are_detected_or_named(frame):
     x = frame(TABLE)
     data = as_interactions(x)
     assert pairs(data) == [("ann", 3, 1.0, 10), ("ann", 7, 4.5, 30), ("bob", 7, 3.0, 20)]
@@ -84,7 +84,7 @@ def test_the_columns_of_a_frame_are_guessed_or_named(frame):
         as_interactions(x[:0])
 
 
-def test_zones_categories_and_missing_times_of_pandas():
+def test_reads_time_zones_categories_and_nullable_columns():
     zoned = pd.to_datetime(["2020-01-01 01:00"]).tz_localize("Europe/Berlin")
     kinds = pd.Series(["a"], dtype="category")
     x = pd.DataFrame({"user": kinds, "item": pd.Series([5], dtype="Int64"), "time": zoned})
@@ -134,7 +134,7 @@ def test_dates_become_seconds(times, seconds):
         ({"ratings": np.array(["1970"], "M8")}, "`ratings` must be numbers"),
     ],
 )
-def test_dates_that_are_missing_or_no_times_are_refused(columns, message):
+def test_rejects_missing_dates_and_dates_as_ratings(columns, message):
     with raises(ValueError, match=message):
         Interactions.from_arrays([1], [1], **columns)
 
@@ -148,11 +148,11 @@ def test_dates_that_are_missing_or_no_times_are_refused(columns, message):
         (np.array([["a", 2, 4.5, 1577836800.5]], object), [("a", 2, 4.5, 1577836800.5)]),
     ],
 )
-def test_an_array_has_a_row_for_each_interaction(rows, want):
+def test_array_rows_are_interactions(rows, want):
     assert pairs(as_interactions(np.array(rows))) == want
 
 
-def test_columns_of_an_array_have_positions():
+def test_array_columns_are_selected_by_position():
     array = np.array([[4, 10, 7]])
     assert pairs(as_interactions(array, user_col=2, item_col=0, rating_col="")) == [(7, 4)]
     with raises(DataError, match="an array: expected one role for each column"):
@@ -177,12 +177,12 @@ def test_columns_of_an_array_have_positions():
     ],
     ids=str,
 )
-def test_what_cannot_be_read_is_told(x, message):
+def test_rejects_unreadable_inputs(x, message):
     with raises(ValueError, match=message):
         as_interactions(x)
 
 
-def test_columns_belong_to_tables():
+def test_column_options_require_tables():
     data = Interactions.from_arrays([1], [2])
     for x, what in ((data, "Interactions"), (sp.eye_array(2), "a sparse matrix")):
         with raises(ValueError, match=f"`user_col` applies to tables and arrays, not to {what}"):
@@ -193,7 +193,7 @@ def test_columns_belong_to_tables():
         as_interactions(Interactions.from_arrays([1], [2], ratings=[5]), min_rating="4")
 
 
-def test_load_takes_it_too():
+def test_load_accepts_data_in_memory():
     data = Interactions.from_arrays([1], [2])
     assert as_interactions(data) is load(data) is data
     x = pl.DataFrame(TABLE)
@@ -223,14 +223,14 @@ FIVE = {"user": [1], "item": [1], "rating": ["five"]}
     ],
     ids=range(7),
 )
-def test_what_is_wrong_in_a_frame_of_polars_is_said_with_its_row(columns, message):
+def test_reports_row_of_invalid_polars_values(columns, message):
     with raises(DataError, match=f"^a polars DataFrame: {message}"):
         as_interactions(pl.DataFrame(columns))
 
 
 IDS = [uuid.UUID(int=5), uuid.UUID(int=3)]
 MOMENTS = [datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, 0, 0, 2)]
-CONTENT = {  # user, item, rating, time: in memory, and as a writer puts it into a file
+CONTENT = {  # user, item, rating, time: in memory, and as text in a file
     "text": (["ann", "bob"], ["7", "8"], ["4.5", "3"], ["2020-01-01", "2020-01-02"]),
     "integers": ([5, 3], [7, 8], [4, 3], [10, 20]),
     "numpy": ([np.int32(5), np.uint8(3)], [np.str_("7"), np.str_("8")], [np.float32(4.5), 3], None),
@@ -241,7 +241,7 @@ CONTENT = {  # user, item, rating, time: in memory, and as a writer puts it into
 
 
 @pytest.mark.parametrize("kind", CONTENT)
-def test_memory_and_file_alike(tmp_path, kind):
+def test_memory_and_file_inputs_agree(tmp_path, kind):
     roles = ("user", "item", "rating", "time")
     content = {role: x for role, x in zip(roles, CONTENT[kind], strict=True) if x is not None}
     rows = list(zip(*content.values(), strict=True))
@@ -266,7 +266,7 @@ def test_memory_and_file_alike(tmp_path, kind):
             assert as_interactions(x).fingerprint() == expected, name
 
 
-def test_other_containers():
+def test_accepts_other_containers():
     expected = Interactions.from_arrays([1, 2], [2, 3]).fingerprint()
     structured = np.array([(1, 2), (2, 3)], dtype=[("user", "i8"), ("item", "i8")])
     for x in (structured, jnp.array([[1, 2], [2, 3]]), [(1, 2), (2, 3)], [[1, 2], [2, 3]]):

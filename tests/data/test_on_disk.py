@@ -1,4 +1,4 @@
-"""Image sets whose pixels remain in files: equal to those in memory, and never read as a whole."""
+"""Image datasets whose pixels remain on disk: equal to those in memory, with bounded memory use."""
 
 import sys
 import tracemalloc
@@ -40,8 +40,8 @@ def check_equal(found, expected):
 
 
 @pytest.mark.parametrize("shapes", [[(4, 4)] * 6 + [(4, 4, 3)] * 6, [(6, 5)] * 6 + [(4, 4)] * 6])
-def test_class_folders(tmp_path, shapes):
-    """Also if the first image in colour follows grey ones, and if images are resized."""
+def test_class_folders_match_in_memory(tmp_path, shapes):
+    """Covers a first colour image after grey ones, and images that are resized."""
     for part in ("train", "test", "unlabelled"):
         put(tmp_path / "set" / part, shapes)
     expected = load_images(tmp_path / "set", size=4)
@@ -54,7 +54,7 @@ def test_class_folders(tmp_path, shapes):
     np.testing.assert_array_equal(both[[13, 1]][0], expected.unlabelled.images[1])
 
 
-def test_a_binary_release(tmp_path, monkeypatch):
+def test_binary_release_matches_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(_binary, "_BLOCK", 4)
     for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]:
         records = RNG.integers(0, 2, (6, 3073), np.uint8)
@@ -66,7 +66,7 @@ def test_a_binary_release(tmp_path, monkeypatch):
         check_equal(load_images(tmp_path, on_disk=True), expected)
 
 
-def test_tensorflow_datasets(monkeypatch):
+def test_tensorflow_datasets_match_in_memory_and_are_cached(monkeypatch):
     rows = [{"image": RNG.integers(0, 256, (4, 4, 3), np.uint8), "label": i % 2} for i in range(12)]
     features = {"label": types.SimpleNamespace(names=["no", "yes"])}
     info = types.SimpleNamespace(features=features, full_name="some/set/1.0.0")
@@ -79,7 +79,7 @@ def test_tensorflow_datasets(monkeypatch):
     check_equal(load_images("tfds:some/set", on_disk=True), expected)
 
 
-def test_images_with_captions(tmp_path):
+def test_captioned_images_match_in_memory(tmp_path):
     put(tmp_path / "images", [(4, 4, 3)] * 24)
     names = sorted(path.name for path in (tmp_path / "images").rglob("*.png"))
     (tmp_path / "captions.tsv").write_text("".join(f"{name}\tpicture {name}\n" for name in names))
@@ -92,7 +92,7 @@ def test_images_with_captions(tmp_path):
         load_images("digits", on_disk=True)
 
 
-def test_a_broken_image_is_named(tmp_path):
+def test_reports_broken_image_and_caches_nothing(tmp_path):
     put(tmp_path / "set", [(4, 4)] * 12)
     (tmp_path / "set" / "a" / "0004.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with raises(DataError, match=r"a/0004\.png: not decoded"):
@@ -100,7 +100,7 @@ def test_a_broken_image_is_named(tmp_path):
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
-def test_memory_is_that_of_some_blocks(tmp_path, monkeypatch):
+def test_peak_memory_is_fraction_of_dataset(tmp_path, monkeypatch):
     """Decoding, selecting and indexing allocate a fraction of the 600 images of 48 KiB."""
     monkeypatch.setattr(_decode, "_BLOCK_IMAGES", 1)
     put(tmp_path / "set", [(128, 128, 3)] * 8)

@@ -1,4 +1,4 @@
-"""Blocks of plain numbers are read as the parser of CSV reads them, or left to it."""
+"""Fast parsing of regular numeric blocks, against the general CSV parser."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ rows = st.lists(st.tuples(ids, ids, ratings, times), min_size=1, max_size=30)
 
 @settings(deadline=None, max_examples=30)
 @given(rows, st.sampled_from([",", "\t", "::", " "]), st.sampled_from(["\n", "\r\n"]))
-def test_numbers_are_those_of_python(rows, delimiter, end):
+def test_parsed_numbers_match_python(rows, delimiter, end):
     block = "".join(delimiter.join(row) + end for row in rows).encode()
     found = parse_regular(block, Layout(delimiter), 4)
     assert found is not None
@@ -42,7 +42,7 @@ anything = st.text(st.sampled_from('0123456789.,\n\r-+e" a٣'), max_size=40)
 
 @settings(deadline=None)
 @given(anything)
-def test_what_is_taken_is_what_a_parser_of_csv_takes(text):
+def test_accepted_blocks_match_csv_parser(text):
     found = parse_regular(text.encode() + b"\n", Layout(",", quote_char='"'), 3)
     if found is None:
         return
@@ -53,14 +53,14 @@ def test_what_is_taken_is_what_a_parser_of_csv_takes(text):
 @pytest.mark.parametrize(
     "line", ["1,2,3", "1,2,3,4,5", "", '"1",2,3,4', "1,2,3,4\r5,6,7,8", "1,2\0,3,4"]
 )
-def test_what_is_not_regular_is_left(line):
+def test_declines_irregular_blocks(line):
     layout = Layout(",", quote_char='"')
     assert parse_regular(b"1,2,3,4\n", layout, 4) is not None
     assert parse_regular(f"1,2,3,4\n{line}\n".encode(), layout, 4) is None
 
 
 LINES = [f"{i % 97},{i},{i % 5 + 0.5},{10**9 + i}" for i in range(6000)]  # more than one block
-SPOILT = {
+IRREGULAR = {
     "quoted": '5,"7",1,2',
     "text": "anna,7,1,2",
     "zero": "05,7,1,2",
@@ -72,30 +72,30 @@ SPOILT = {
 
 
 def outcome(path):
-    """The data, or the error, and what was warned of."""
-    with warnings.catch_warnings(record=True) as told:
+    """Returns the fingerprint of the data, or the error, and the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             found = read(path).fingerprint()
         except DataError as error:
             found = str(error)
-    return found, [str(each.message) for each in told]
+    return found, [str(each.message) for each in caught]
 
 
-@pytest.mark.parametrize("line", SPOILT.values(), ids=SPOILT)
+@pytest.mark.parametrize("line", IRREGULAR.values(), ids=IRREGULAR)
 @pytest.mark.parametrize("place", [0, 4000])
-def test_a_file_that_is_plain_in_part(tmp_path, monkeypatch, line, place):
+def test_partly_regular_file_matches_general_parser(tmp_path, monkeypatch, line, place):
     path = tmp_path / "x.csv"
     rows = "\n".join([*LINES[:place], line, *LINES[place:]])
     path.write_text(f"user,item,rating,timestamp\n{rows}\n")
     found = outcome(path)
     monkeypatch.setattr(_delimited, "parse_regular", lambda *_: None)
     assert found == outcome(path)
-    if line in (SPOILT["negative"], SPOILT["short"]):
+    if line in (IRREGULAR["negative"], IRREGULAR["short"]):
         assert f"x.csv:{place + 2}: " in found[0]
 
 
-def test_the_last_line_needs_no_end(tmp_path):
+def test_last_line_may_lack_newline(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("user,item\n1,2\n3,4")
     assert read(path).user_ids.tolist() == [1, 3]

@@ -34,7 +34,7 @@ BOTH = Interactions.from_arrays(
 HEAD = "user,item,rating,time\n"
 
 
-def joined(delimiter, rows=ROWS, end="\n"):
+def join_rows(delimiter, rows=ROWS, end="\n"):
     return "".join(delimiter.join(row) + end for row in rows)
 
 
@@ -56,7 +56,7 @@ def parquet(**columns):
     return buffer.getvalue()
 
 
-TABLE = HEAD + joined(",")
+TABLE = HEAD + join_rows(",")
 OBJECTS = [
     {"user": 196, "item": "242", "rating": "3", "time": "1997-12-04 15:55:49", "text": ["x"]},
     {"item": 302, "rating": 4.5, "user": "186", "time": 891717742, "text": None},
@@ -69,36 +69,36 @@ LOG = {"rating": [3.0, 4.5], "timestamp": [881250949, 891717742]}
 ATOMIC = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
 MAC = {"folder/a.csv": TABLE, "__MACOSX/folder/._a.csv": "x"}
 SAME = [  # file name, content and options of `read`
-    ("u.data", joined("\t"), {}),
-    ("u.data.gz", gzipped(joined("\t")), {}),
-    ("ratings.dat", joined("::"), {}),
-    ("x.dat", joined("::", end="\r\n"), {}),
-    ("movielens.csv", "userId,movieId,rating,timestamp\n" + joined(","), {}),
-    ("amazon.csv", "reviewerID,asin,overall,unixReviewTime\n" + joined(","), {}),
-    ("amazon2023.csv", "user_id,parent_asin,rating,timestamp\n" + joined(","), {}),
-    ("visits.csv", "visitorid,itemid,score,ts\n" + joined(","), {}),
-    ("books.csv", "User-ID,ISBN,Book-Rating,unix_time\n" + joined(","), {}),
-    ("crlf.csv", "user,item,rating,time\r\n" + joined(",", end="\r\n"), {}),
-    ("bom.csv", "\ufeffuser_id,item_id,rating,timestamp\n" + joined(","), {}),
+    ("u.data", join_rows("\t"), {}),
+    ("u.data.gz", gzipped(join_rows("\t")), {}),
+    ("ratings.dat", join_rows("::"), {}),
+    ("x.dat", join_rows("::", end="\r\n"), {}),
+    ("movielens.csv", "userId,movieId,rating,timestamp\n" + join_rows(","), {}),
+    ("amazon.csv", "reviewerID,asin,overall,unixReviewTime\n" + join_rows(","), {}),
+    ("amazon2023.csv", "user_id,parent_asin,rating,timestamp\n" + join_rows(","), {}),
+    ("visits.csv", "visitorid,itemid,score,ts\n" + join_rows(","), {}),
+    ("books.csv", "User-ID,ISBN,Book-Rating,unix_time\n" + join_rows(","), {}),
+    ("crlf.csv", "user,item,rating,time\r\n" + join_rows(",", end="\r\n"), {}),
+    ("bom.csv", "\ufeffuser_id,item_id,rating,timestamp\n" + join_rows(","), {}),
     ("no_end.csv", TABLE[:-1], {}),
     ("quoted.csv", '"user","item","title","rating","ts"\n196,"242","Se7en, ""the"" film",3,'
      '881250949\n186,302,"two\nlines","4.5",891717742\n', {}),
     ("more.csv", "n,timestamp,rating,User ID,ITEM_ID\n0,881250949,3,196,242\n"
      "1,891717742,4.5,186,302", {}),
-    ("bars.csv", "user|item|rating|time\n" + joined("|"), {}),
-    ("blank_after_comma.csv", "user, item, rating, time\n" + joined(", "), {}),
-    ("unnamed.csv", "user,item,rating,time,,\n" + joined(",", end=",,\n"), {}),
-    ("decimal_comma.csv", ("user;item;rating;time\n" + joined(";")).replace(".", ","), {}),
-    ("table.tsv", "user\titem\trating\ttime\n" + joined("\t"), {}),
-    ("table.tsv.gz", gzipped("uid\tiid\tstars\tunix_time\n" + joined("\t")), {}),
-    ("ml.inter", ATOMIC + joined("\t"), {}),
-    ("commas.inter", ATOMIC.replace("\t", ",") + joined(","), {}),
-    ("blanks.inter", ATOMIC.replace("\t", " ") + joined(" "), {}),
-    ("hetrec.dat", "userID\tartistID\trating\ttimestamp\n" + joined("\t"), {}),
+    ("bars.csv", "user|item|rating|time\n" + join_rows("|"), {}),
+    ("blank_after_comma.csv", "user, item, rating, time\n" + join_rows(", "), {}),
+    ("unnamed.csv", "user,item,rating,time,,\n" + join_rows(",", end=",,\n"), {}),
+    ("decimal_comma.csv", ("user;item;rating;time\n" + join_rows(";")).replace(".", ","), {}),
+    ("table.tsv", "user\titem\trating\ttime\n" + join_rows("\t"), {}),
+    ("table.tsv.gz", gzipped("uid\tiid\tstars\tunix_time\n" + join_rows("\t")), {}),
+    ("ml.inter", ATOMIC + join_rows("\t"), {}),
+    ("commas.inter", ATOMIC.replace("\t", ",") + join_rows(","), {}),
+    ("blanks.inter", ATOMIC.replace("\t", " ") + join_rows(" "), {}),
+    ("hetrec.dat", "userID\tartistID\trating\ttimestamp\n" + join_rows("\t"), {}),
     ("end_blank.csv", TABLE + "\n\n  \n", {}),
-    ("headerless.txt", joined("\t"), {}),
-    ("colons.txt", joined("::"), {}),
-    ("header.txt", "user;item;rating;time\n" + joined(";"), {}),
+    ("headerless.txt", join_rows("\t"), {}),
+    ("colons.txt", join_rows("::"), {}),
+    ("header.txt", "user;item;rating;time\n" + join_rows(";"), {}),
     ("floats.csv", HEAD + "196.0,242.0,3.0,881250949\n186.0,302.0,4.5,891717742\n", {}),
     ("dates.csv", HEAD + "196,242,3,1997-12-04 15:55:49 UTC\n"
      "186,302,4.5,1998-04-04T21:22:22+02:00\n", {}),
@@ -118,30 +118,30 @@ SAME = [  # file name, content and options of `read`
     ("a.ndjson.gz", gzipped(LINES), {}),
     ("unnamed", LINES, {}),
     ("utf-16.csv", TABLE.encode("utf-16"), {"encoding": "utf-16"}),
-    ("named", joined("\t"), {"format": "u.data"}),
+    ("named", join_rows("\t"), {"format": "u.data"}),
     ("tilde.csv", TABLE.replace(",", "~"), {"delimiter": "~"}),
-    ("own.csv", "user;who;what;stars;noon\n" + joined(";", NUMBERED),
+    ("own.csv", "user;who;what;stars;noon\n" + join_rows(";", NUMBERED),
      {"user_col": "who", "item_col": "what", "time_col": "noon"}),
-    ("own.inter", ATOMIC.replace("user_id", "a").replace("item_id", "b") + joined("\t"),
+    ("own.inter", ATOMIC.replace("user_id", "a").replace("item_id", "b") + join_rows("\t"),
      {"user_col": "a", "item_col": "b"}),
     *((name, content, by) for by in (BY_POSITION, BY_TEXT) for name, content in [
-        ("commas.csv", joined(",", NUMBERED).replace("9,196", '"n,o",196')),
-        ("tabs.tsv", "\n" + joined("\t", NUMBERED)),
-        ("blanks.txt", joined(" ", NUMBERED)),
-        ("bars.txt.gz", gzipped(joined("|", NUMBERED))),
+        ("commas.csv", join_rows(",", NUMBERED).replace("9,196", '"n,o",196')),
+        ("tabs.tsv", "\n" + join_rows("\t", NUMBERED)),
+        ("blanks.txt", join_rows(" ", NUMBERED)),
+        ("bars.txt.gz", gzipped(join_rows("|", NUMBERED))),
     ]),
 ]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*(blank lines|no line end)")
 @pytest.mark.parametrize(("name", "content", "options"), SAME, ids=[row[0] for row in SAME])
-def test_every_format_gives_the_same_interactions(tmp_path, name, content, options):
+def test_all_formats_read_equal_interactions(tmp_path, name, content, options):
     path = write(tmp_path / name, content)
     assert read(path, **options).fingerprint() == BOTH.fingerprint()
     assert {"user", "item"} <= {*columns(path, **options)[0].__dataclass_fields__}
 
 
-def test_lightgcn_lists(tmp_path):
+def test_reads_lightgcn_lists(tmp_path):
     data = read(write(tmp_path / "train.txt", "0 5 2\n3 2 \n"))
     assert data.user_ids.tolist() == [0, 3]
     assert data.item_ids.tolist() == [2, 5]
@@ -251,7 +251,7 @@ BAD = [  # file name, content, error, and options of `read`
 
 
 @pytest.mark.parametrize("row", BAD, ids=range(len(BAD)))
-def test_what_is_wrong_is_said_with_its_line(tmp_path, row):
+def test_reports_file_and_line_of_invalid_rows(tmp_path, row):
     name, content, message, *options = row
     path = write(tmp_path / name, content)
     with raises(DataError, match=message) as caught:
@@ -272,15 +272,15 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, row):
         ("x.csv", {"format": "excel"}, "format"),
     ],
 )
-def test_bad_arguments_are_named(tmp_path, name, options, message):
-    path = write(tmp_path / name, joined("\t") if name == "u.data" else TABLE)
+def test_reports_invalid_arguments(tmp_path, name, options, message):
+    path = write(tmp_path / name, join_rows("\t") if name == "u.data" else TABLE)
     with raises((ValueError, TypeCheckError), match=message):
         read(path, **options)
 
 
 @pytest.mark.parametrize(("line", "told"), [("1\t2\toops\t4", "'oops'"), ("1\t-2\t3\t4", "'-2'"),
                                             ("1\t2\t3", "got 3")])  # fmt: skip
-def test_the_line_is_exact_far_into_a_file(tmp_path, line, told):
+def test_line_number_is_exact_in_long_file(tmp_path, line, told):
     lines = [f"{i}\t{i}\t3\t4" for i in range(5000)]
     lines[4321] = line
     with raises(DataError, match=rf"u.data:4322: .*{told}"):
@@ -299,7 +299,7 @@ WARNED = [  # file name, content, warning, remaining interactions
     ("r.dat.gz", gzipped(b"1::2::3::4"), r"the last line has no line end", 1),
     ("x.csv", HEAD + "1,2,3,4\n1,2,4,5\n", r"x.csv: dropped 1 repeated interactions", 1),
     ("x.csv", "user,item\nann   ,x\nbob   , y\n", "x.csv: removed the blanks after 2 ids", 2),
-    *((f"x{end}", joined(by, TITLES), "2 lines within quotes look like rows", 2)
+    *((f"x{end}", join_rows(by, TITLES), "2 lines within quotes look like rows", 2)
       for end, by in ((".csv", ","), (".tsv", "\t"))),
     *(("x.csv", f"user,item\n{mark},1\n{mark},2\nann,3\n", MARKS, 3)
       for mark in ("\\N", "NULL", "nan", "None", "<NA>")),
@@ -307,7 +307,7 @@ WARNED = [  # file name, content, warning, remaining interactions
 
 
 @pytest.mark.parametrize(("name", "content", "message", "left"), WARNED, ids=range(len(WARNED)))
-def test_what_was_changed_or_is_in_doubt_is_counted(tmp_path, name, content, message, left):
+def test_warns_of_changed_and_doubtful_rows(tmp_path, name, content, message, left):
     path = write(tmp_path / name, content)
     with pytest.warns(DataWarning, match=message) as caught:
         data = read(path)
@@ -318,7 +318,7 @@ def test_what_was_changed_or_is_in_doubt_is_counted(tmp_path, name, content, mes
         assert (data.user_ids.tolist(), data.item_ids.tolist()) == (["ann", "bob"], ["x", "y"])
 
 
-def test_a_blank_line_before_a_long_stretch_of_full_ones(tmp_path):
+def test_counts_blank_line_at_batch_boundary(tmp_path):
     one = [f"{i}\t{i}\t3\t4" for i in range(_delimited.ROWS_PER_BATCH - 1)]
     more = [f"x{line}" for line in one]
     path = write(tmp_path / "u.data", "\n".join([*one, "", *more]) + "\n")
@@ -334,7 +334,7 @@ PIPED = {
 
 
 @pytest.mark.parametrize("name", PIPED)
-def test_a_pipe_is_read_to_its_end(tmp_path, name):
+def test_reads_named_pipes(tmp_path, name):
     expected, _ = warned(read, write(tmp_path / name, PIPED[name]))
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -350,7 +350,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path, name):
         read(pipe, format="parquet")
 
 
-def test_fields_of_any_length_but_ids_of_bounded_memory(tmp_path):
+def test_limits_memory_of_ids_but_not_field_length(tmp_path):
     text = "user,item,review\n" + f'1,2,"{"x" * 200_000}, and more"\n2,3,ok\n'
     assert len(read(write(tmp_path / "x.csv", text))) == 2
     many = "user,item\n" + "".join(f"u{i},1\n" for i in range(5000)) + "v" * 100_000 + ",1\n"
@@ -358,7 +358,7 @@ def test_fields_of_any_length_but_ids_of_bounded_memory(tmp_path):
         read(write(tmp_path / "x.csv", many))
 
 
-def test_roles_that_are_left_out_or_exchanged(tmp_path):
+def test_column_roles_may_be_omitted_or_swapped(tmp_path):
     data = read(
         write(tmp_path / "x.csv", "user,item,score,time\n1,2,good,noon\n"),
         rating_col="",
@@ -369,22 +369,22 @@ def test_roles_that_are_left_out_or_exchanged(tmp_path):
     assert read(path, user_col=0, item_col=1, header=True).user_ids.tolist() == [1]
     assert read(path, user_col=0, item_col="what", header=True).item_ids.tolist() == [2]
     assert len(read(path, user_col=0, item_col=1, header=False)) == 2
-    path = write(tmp_path / "u.data", joined("\t"))
+    path = write(tmp_path / "u.data", join_rows("\t"))
     assert read(path, user_col=1, item_col=0).user_ids.tolist() == [242, 302]
     assert read(path, format="csv", user_col=0, item_col=1).ratings is None
 
 
 @pytest.mark.parametrize("name", ["u.data", "u.data.gz", "lists.txt"])
-def test_progress_tells_the_share_of_the_bytes(tmp_path, name):
+def test_progress_reports_fraction_of_bytes(tmp_path, name):
     rng = np.random.default_rng(0)
     digits = rng.integers(10**8, 10**9, 20_000)  # so that gzip has something to compress
     lines = [f"{i} {x}" if name == "lists.txt" else f"{i}\t{x}\t3\t4" for i, x in enumerate(digits)]
     text = "\n".join(lines) + "\n"
     path = write(tmp_path / name, gzipped(text) if name.endswith(".gz") else text)
-    told = []
-    assert len(read(path, progress=lambda *call: told.append(call))) == len(digits)
-    assert {of for of, _ in told} == {path}
-    shares = [share for _, share in told]
+    calls = []
+    assert len(read(path, progress=lambda *call: calls.append(call))) == len(digits)
+    assert {of for of, _ in calls} == {path}
+    shares = [share for _, share in calls]
     assert shares == sorted(set(shares))
     assert shares[-1] == 1
     assert 2 < len(shares) <= 1000
@@ -398,7 +398,7 @@ def test_progress_tells_the_share_of_the_bytes(tmp_path, name):
         read(path, progress=stop)
 
 
-def test_missing_files_and_folders(tmp_path):
+def test_reports_missing_files_and_folders(tmp_path):
     write(tmp_path / "other.csv")
     with raises(FileNotFoundError, match=r"u.data: no such file; .* has other.csv"):
         read(tmp_path / "u.data")
@@ -415,7 +415,7 @@ words = st.integers(0, 2**65).map(str) | st.sampled_from(VALID)
 
 
 @given(st.lists(st.lists(numbers | words, max_size=5), max_size=5), st.booleans())
-def test_ids_are_numbered_apart_in_whatever_batches_they_come(batches, as_arrays):
+def test_id_encoder_round_trips_ids_over_batches(batches, as_arrays):
     encoder = _ids.IdEncoder()
     for batch in batches:
         if as_arrays and batch and all(isinstance(name, int) for name in batch):
@@ -429,14 +429,14 @@ def test_ids_are_numbered_apart_in_whatever_batches_they_come(batches, as_arrays
 
 
 @given(st.lists(words), st.sampled_from(INVALID))
-def test_an_invalid_id_is_told_when_it_comes(valid, bad):
+def test_id_encoder_reports_first_invalid_id(valid, bad):
     encoder = _ids.IdEncoder()
     with raises(InvalidValue) as caught:
         encoder.add([*valid, bad, "-1"])
     assert (caught.value.value, caught.value.index) == (bad, len(valid))
 
 
-def test_times_become_seconds_and_keep_their_fractions(tmp_path):
+def test_times_become_seconds_with_fractions(tmp_path):
     moments = ["2020-01-01", "2020-01-01 00:00:01", "2020-01-01T01:00:02+01:00", "1577836803.5"]
     body = "".join(f"1,{i},{moment}\n" for i, moment in enumerate(moments))
     found = read(write(tmp_path / "dates.csv", "user,item,timestamp\n" + body)).timestamps
@@ -449,7 +449,7 @@ def test_times_become_seconds_and_keep_their_fractions(tmp_path):
     assert (found.dtype, found[-2:].tolist()) == (np.float64, [999, 1000.5])
 
 
-def test_min_rating_keeps_positives_and_the_vocabulary(tmp_path):
+def test_min_rating_keeps_positives_and_vocabulary(tmp_path):
     path = write(tmp_path / "x.csv", "user,item,rating\n1,1,5\n1,2,3\n2,3,4\n")
     data = read(path, min_rating=4)  # no warning: the filter was requested
     assert (len(data), data.n_users, data.n_items) == (2, 2, 3)
@@ -471,7 +471,7 @@ def parts(tmp_path):
     ]
 
 
-def test_split_files_share_the_union_of_their_ids(parts):
+def test_split_files_share_union_of_ids(parts):
     train, valid, test = parts(train="1,10\n2,20", valid="1,20", test="2,10")
     split = read_split(train, test, valid=valid)
     assert {name: len(part) for name, part in split.parts()} == {"train": 2, "valid": 1, "test": 1}
@@ -482,7 +482,7 @@ def test_split_files_share_the_union_of_their_ids(parts):
         assert read_split(train, text).train.user_ids.tolist() == ["1", "2", "b"]
 
 
-def test_what_training_has_or_has_not_seen_is_counted(parts):
+def test_warns_of_unseen_ids_and_leaked_interactions(parts):
     train, unseen = parts(train="1,10\n2,20", unseen="3,30\n3,31\n1,20")
     split, messages = warned(read_split, train, unseen)
     assert [message.split(": ")[1] for message in messages] == [
@@ -504,15 +504,15 @@ def test_what_training_has_or_has_not_seen_is_counted(parts):
 PARQUET = parquet(user_id=[196, 186], item_id=[242, 302], rating=[3.0, 4.5], timestamp=[1, 2])
 
 
-@pytest.mark.parametrize(("name", "content"), [("x.parquet", PARQUET), ("u.data", joined("\t"))])
-def test_a_missing_package_is_named(tmp_path, monkeypatch, name, content):
+@pytest.mark.parametrize(("name", "content"), [("x.parquet", PARQUET), ("u.data", join_rows("\t"))])
+def test_reports_missing_package(tmp_path, monkeypatch, name, content):
     path = write(tmp_path / name, content)
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     with raises(ImportError, match=re.escape("pip install 'crl_jax[data]'")):
         read(path)
 
 
-def test_a_damaged_parquet_file_is_an_error_or_other_data(tmp_path):
+def test_damaged_parquet_raises_data_error_or_loads(tmp_path):
     # Set each byte to each value: polars 2.1 panics three times and misreads other numbers.
     for place, value in [(52, 17), (99, 255), (861, 0), (41, 0)]:
         damaged = bytearray(PARQUET)
@@ -524,7 +524,7 @@ def test_a_damaged_parquet_file_is_an_error_or_other_data(tmp_path):
             read(write(tmp_path / "x.parquet", PARQUET[:length]))
 
 
-def test_parquet_is_read_in_batches(tmp_path, monkeypatch):
+def test_parquet_batch_size_does_not_change_result(tmp_path, monkeypatch):
     rows = {"user": list("abcabcabcb"), "item": range(10), "rating": [1.0] * 9 + [2.5]}
     path = write(tmp_path / "x.parquet", parquet(**rows))
     whole = read(path).fingerprint()
@@ -557,7 +557,7 @@ rows = st.lists(
     delimiter=st.sampled_from(",\t;|"),
     encoding=st.sampled_from(["utf-8", "utf-16"]),
 )
-def test_what_is_written_is_read(tmp_path, rows, end, delimiter, encoding):
+def test_csv_round_trip(tmp_path, rows, end, delimiter, encoding):
     path = tmp_path / "x.csv"
     with path.open("w", newline="", encoding=encoding) as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
@@ -576,7 +576,7 @@ def test_what_is_written_is_read(tmp_path, rows, end, delimiter, encoding):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.dictionaries(st.integers(0, 50), st.sets(st.integers(0, 2**62), min_size=1), min_size=1))
-def test_lists_that_are_written_are_read(tmp_path, lists):
+def test_lightgcn_round_trip(tmp_path, lists):
     path = tmp_path / "x.txt"
     path.write_text("".join(f"{u} {' '.join(map(str, i))}\n" for u, i in lists.items()))
     data = read(path)

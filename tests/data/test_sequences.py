@@ -12,7 +12,7 @@ def log_of(*events, **fields):
     return Interactions.from_arrays(users, items, timestamps=times, **fields)
 
 
-def test_items_are_in_the_order_of_time_whatever_the_order_of_the_file():
+def test_items_are_sorted_by_time():
     rng = np.random.default_rng(0)
     users, times = rng.integers(0, 7, 200), rng.permutation(200)
     events = [(int(u), 1000 + i, int(t)) for i, (u, t) in enumerate(zip(users, times, strict=True))]
@@ -27,7 +27,7 @@ def test_items_are_in_the_order_of_time_whatever_the_order_of_the_file():
         assert (row[: len(row) - len(kept)] == -1).all()
 
 
-def test_ties_are_in_random_order_that_depends_on_the_seed_alone():
+def test_tied_items_are_ordered_at_random_by_seed():
     events = [(u, i, i // 20) for u in range(3) for i in range(40)]
     rows = item_sequences(log_of(*events))
     np.testing.assert_array_equal(np.sort(rows[:, :20]), np.arange(20)[None].repeat(3, 0))
@@ -58,7 +58,7 @@ def test_users_without_interactions_have_empty_sequences():
 
 
 @pytest.mark.parametrize("longest", [3, 4, 7])
-def test_the_last_items_are_left_out(longest):
+def test_leave_one_out_holds_out_last_items(longest):
     rng = np.random.default_rng(longest)
     lengths = [*range(longest + 1)]
     rows = np.full((longest + 1, longest), -1, np.int32)
@@ -76,7 +76,7 @@ def test_the_last_items_are_left_out(longest):
             np.testing.assert_array_equal(histories[i][histories[i] >= 0], own[user][:-n])
 
 
-def test_too_short_sequences_are_refused():
+def test_rejects_too_short_sequences():
     with raises(ValueError, match="`sequences` must have a row of 3 items.* got at most 2"):
         leave_one_out(np.array([[1, 2]], np.int32))
 
@@ -91,19 +91,19 @@ def test_too_short_sequences_are_refused():
         ([[1, 2, 3]], r"must be integers \[n, width\], got list"),
     ],
 )
-def test_what_is_no_sequences_is_refused(rows, message):
+def test_rejects_invalid_sequences(rows, message):
     with raises(ValueError, match=f"`sequences` .*{message}"):
         leave_one_out(rows)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5])
-def test_wrong_seeds_are_refused(seed):
+def test_rejects_invalid_seeds(seed):
     log = Interactions.from_arrays([1, 1], [2, 3], timestamps=[0, 0])
     with raises(ValueError, match=f"`seed` must .* got {seed}"):
         item_sequences(log, seed=seed)
 
 
-def test_simulated_users_follow_the_circle():
+def test_simulated_users_follow_item_cycle():
     rows = item_sequences(simulate_sequences(n_users=300, n_items=40, length=12, noise=0.25))
     assert rows.shape == (300, 12)
     assert all(len(set(row)) == 12 for row in rows.tolist())

@@ -19,18 +19,18 @@ def table(tmp_path_factory):
 
 
 def within(count, expected):
-    """Returns five standard deviations of a sum of independent events."""
+    """Whether counts lie within five standard deviations of sums of independent events."""
     return np.all(np.abs(count - expected) < 5 * np.sqrt(expected) + 1)
 
 
-def test_counts_and_the_share_of_false_positives(table):
+def test_counts_and_false_positive_rate_match_arguments(table):
     assert within(len(table), 40_000)
     assert within((~table["liked"]).sum(), 4_000)
     assert len(table.unique(["user", "item"])) == len(table)
     assert (table["user"].max(), table["item"].max()) == (4999, 699)
 
 
-def test_the_draws_do_not_depend_on_the_shards(tmp_path, table):
+def test_number_of_shards_does_not_change_draws(tmp_path, table):
     paths = simulate_shards(tmp_path, **SIZES, n_shards=3)
     assert [path.name for path in paths] == [
         f"interactions-0000{i}-of-00003.parquet" for i in "012"
@@ -44,42 +44,42 @@ def test_the_draws_do_not_depend_on_the_shards(tmp_path, table):
     assert [path.name for path in (tmp_path / "one").iterdir()] == [paths[1].name]
 
 
-def test_another_seed_draws_otherwise(tmp_path, table):
+def test_seed_changes_draws(tmp_path, table):
     other = pl.read_parquet(simulate_shards(tmp_path, **SIZES, seed=1))
     shared = len(other.join(table, on=["user", "item"]))
     assert shared < 0.1 * len(table)
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.5, 1.5])
-def test_popularity_has_its_law(tmp_path, skew):
+def test_popularity_follows_stated_distribution(tmp_path, skew):
     paths = simulate_shards(tmp_path, **SIZES, popularity_skew=skew, activity_spread=0)
     table = pl.read_parquet(paths)
     assert within(len(table), 40_000)
     assert within((~table["liked"]).sum(), 4_000)
     counts = np.sort(np.bincount(table["item"], minlength=700))
     attention = np.arange(1, 701) ** -skew
-    taken = 0.15 / 0.9  # share of the shown items
+    observed_rate = 0.15 / 0.9  # share of the shown items
 
     def excess(log_c):
-        return -np.expm1(-np.exp(log_c) * attention).sum() - 40_000 / taken / 5000
+        return -np.expm1(-np.exp(log_c) * attention).sum() - 40_000 / observed_rate / 5000
 
-    rates = -taken * np.expm1(-np.exp(optimize.brentq(excess, -30, 30)) * attention)
+    rates = -observed_rate * np.expm1(-np.exp(optimize.brentq(excess, -30, 30)) * attention)
     draws = np.random.default_rng(0).binomial(5000, rates, (300, 700))
     expected = np.sort(draws).mean(axis=0)
     found, wanted = (x.reshape(10, 70).sum(axis=1) for x in (counts, expected))
     assert within(found, wanted)
 
 
-def test_activity_has_its_spread(tmp_path, table):
-    alike = pl.read_parquet(simulate_shards(tmp_path, **SIZES, activity_spread=0))
-    even, spread = (np.bincount(x["user"], minlength=5000) for x in (alike, table))
+def test_activity_spread_sets_variance(tmp_path, table):
+    equal_activity = pl.read_parquet(simulate_shards(tmp_path, **SIZES, activity_spread=0))
+    even, spread = (np.bincount(x["user"], minlength=5000) for x in (equal_activity, table))
     # About Poisson, against a mixture whose rate varies by sqrt(e - 1) of its mean.
     assert 0.8 < even.var() / even.mean() < 1.2
     assert 5 < spread.var() / spread.mean() < 1 + 8 * 3
     assert np.median(spread) < np.median(even)
 
 
-def test_likes_are_planted_and_not_at_random(tmp_path):
+def test_likes_have_planted_taste_directions(tmp_path):
     sizes = {"n_users": 2000, "n_items": 60, "n_interactions": 18_000}
     options = {"false_positive_rate": 0.5, "popularity_skew": 0, "activity_spread": 0}
     table = pl.read_parquet(simulate_shards(tmp_path, **sizes, **options))
@@ -96,7 +96,7 @@ def test_likes_are_planted_and_not_at_random(tmp_path):
     assert np.sum(strongest(False) > edge) <= 1
 
 
-def test_they_are_loaded_as_one_log(tmp_path, table):
+def test_shards_load_as_one_log(tmp_path, table):
     simulate_shards(tmp_path, **SIZES, n_shards=4)
     data = load(tmp_path)
     assert isinstance(data, Interactions)
@@ -120,7 +120,7 @@ def test_they_are_loaded_as_one_log(tmp_path, table):
         ("activity_spread", -1),
     ],
 )
-def test_arguments_out_of_range_are_refused(tmp_path, name, value):
+def test_rejects_arguments_out_of_range(tmp_path, name, value):
     with raises(ValueError, match=f"`{name}`"):
         simulate_shards(tmp_path, **SIZES | {name: value})
     assert not list(tmp_path.iterdir())

@@ -44,7 +44,7 @@ ATOMIC = atomic(TABLE)
         {"pairs.txt": "1 10\n2 20\n", "notes.md": "x"},
     ],
 )
-def test_a_folder_with_one_known_file(tmp_path, files):
+def test_loads_folder_with_one_known_file(tmp_path, files):
     data = load(fill(tmp_path, files))
     assert isinstance(data, Interactions)
     (name, _), *_ = files.items()
@@ -76,7 +76,7 @@ def test_a_folder_with_one_known_file(tmp_path, files):
         ),
     ],
 )
-def test_a_folder_with_a_given_split(tmp_path, files, has_valid):
+def test_loads_folder_with_predefined_split(tmp_path, files, has_valid):
     split = load(fill(tmp_path, files))
     assert isinstance(split, Split)
     assert (split.valid is not None) == has_valid
@@ -84,7 +84,7 @@ def test_a_folder_with_a_given_split(tmp_path, files, has_valid):
     assert split.train.items.tolist() == [0, 1]
 
 
-def test_the_parts_of_a_folder_are_merged_on_demand(tmp_path):
+def test_merge_joins_parts_of_folder(tmp_path):
     head = "user,item,rating,time\n"
     parts = {"train": "1,10,5,1\n2,20,4,1\n", "valid": "1,20,5,2\n", "test": "2,10,4,1\n1,10,2,9\n"}
     fill(tmp_path, {f"{name}.csv": head + rows for name, rows in parts.items()})
@@ -117,12 +117,12 @@ def test_the_parts_of_a_folder_are_merged_on_demand(tmp_path):
         ({"a.train.inter": ATOMIC, "b.test.inter": atomic(OTHER)}, "expected one training"),
     ],
 )
-def test_a_folder_that_leaves_a_doubt_lists_what_it_has(tmp_path, files, message):
+def test_rejects_ambiguous_folders(tmp_path, files, message):
     with raises(DataError, match=message):
         load(fill(tmp_path, files))
 
 
-def test_options_reach_the_reader(tmp_path, tfds):
+def test_options_are_passed_to_reader(tmp_path, tfds):
     table = "u,i,r\n1,10,5\n2,20,5\n2,30,1\n"
     names = {"user_col": "u", "item_col": "i", "rating_col": "r"}
     assert len(load(fill(tmp_path, {"ratings.csv": table}), **names, min_rating=4)) == 2
@@ -134,56 +134,56 @@ def test_options_reach_the_reader(tmp_path, tfds):
             load(source, min_ratings=4)  # pyright: ignore[reportCallIssue]
 
 
-def test_the_columns_of_every_source_are_told(tmp_path, tfds):
+def test_columns_describes_every_source(tmp_path, tfds):
     table = "title,movieId,user_id,rating,unixReviewTime,event\nx,1,2,3,4,view\n"
     path = fill(tmp_path, {"m.csv": table}) / "m.csv"
-    (told,) = columns(path)
+    (roles,) = columns(path)
     used = "user = user_id, item = movieId, rating = rating, time = unixReviewTime"
-    assert str(told) == f"{used}; ignored: title, event"
-    assert told.origin == str(path)
-    (told,) = columns(path, user_col="title", rating_col="unixReviewTime", time_col="rating")
-    assert (told.user, told.rating, told.time) == ("title", "unixReviewTime", "rating")
-    (told,) = columns(path, user_col=2, item_col="1", header=False)
-    assert str(told) == "user = 2, item = 1; ignored: 0, 3, 4, 5"
+    assert str(roles) == f"{used}; ignored: title, event"
+    assert roles.origin == str(path)
+    (roles,) = columns(path, user_col="title", rating_col="unixReviewTime", time_col="rating")
+    assert (roles.user, roles.rating, roles.time) == ("title", "unixReviewTime", "rating")
+    (roles,) = columns(path, user_col=2, item_col="1", header=False)
+    assert str(roles) == "user = 2, item = 1; ignored: 0, 3, 4, 5"
     with raises(DataError, match="expected a column 'who'"):
         columns(path, user_col="who")
 
     parts = fill(
         tmp_path / "parts", {"test.txt": "1 2\n", "train.csv": TABLE, "valid.tsv": "uid\tasin\n"}
     )
-    assert [(Path(told.origin).name, str(told)) for told in columns(parts)] == [
+    assert [(Path(roles.origin).name, str(roles)) for roles in columns(parts)] == [
         ("train.csv", "user = user, item = item"),
         ("valid.tsv", "user = uid, item = asin"),
         ("test.txt", "user = user, item = item"),
     ]
     (parts / "whole").mkdir()
     pl.DataFrame({"x": [1], "asin": [1], "user": [1]}).write_parquet(parts / "whole" / "a.parquet")
-    assert [str(told) for told in columns(parts / "whole")] == [
+    assert [str(roles) for roles in columns(parts / "whole")] == [
         "user = user, item = asin; ignored: x"
     ]
-    (told,) = columns("tfds:x")
-    assert told.ignored == ("movie_genres", "user_gender")
-    assert (told.origin, told.item, told.rating) == ("tfds:x", "movie_id", "user_rating")
+    (roles,) = columns("tfds:x")
+    assert roles.ignored == ("movie_genres", "user_gender")
+    assert (roles.origin, roles.item, roles.rating) == ("tfds:x", "movie_id", "user_rating")
     assert columns("simulated") == []
     for source in ("simulated", "tfds:x"):
         with raises(ValueError, match="`header` applies to files"):
             columns(source, header=True)
 
 
-def test_a_missing_name_lists_files_and_datasets(tmp_path, monkeypatch):
+def test_missing_source_error_lists_files_and_datasets(tmp_path, monkeypatch):
     monkeypatch.chdir(fill(tmp_path, {"notes.csv": TABLE}))
-    for door in (load, columns):
+    for function in (load, columns):
         with raises(
             FileNotFoundError,
             match=r"^toys: no such file; .* has notes\.csv\. A dataset name must be one of "
             r"movielens:100k, .*, simulated, got 'toys'\.$",
         ):
-            door("toys")
+            function("toys")
     with raises(FileNotFoundError, match="no such file"):
         load(tmp_path / "absent")
 
 
-def test_simulated_data_have_a_name(tmp_path, monkeypatch):
+def test_loads_simulated_data_by_name(tmp_path, monkeypatch):
     assert load("simulated").fingerprint() == simulate().interactions.fingerprint()
     with raises(ValueError, match="`user_col` applies to files, not to simulated data"):
         load("simulated", user_col="who")
@@ -219,7 +219,7 @@ def tfds(fake_tfds):
     return examples
 
 
-def test_tfds(tfds):
+def test_loads_tfds(tfds):
     data = load("tfds:movielens/100k-ratings")
     assert data.user_ids.tolist() == [92, 138]
     assert data.item_ids.tolist() == [5, 709]
@@ -248,7 +248,7 @@ def test_tfds(tfds):
         (None, {}, "tfds:x: expected interactions, got none"),
     ],
 )
-def test_tfds_problems(tfds, change, options, message):
+def test_rejects_invalid_tfds_data(tfds, change, options, message):
     if change is None:
         tfds.clear()
     else:
@@ -264,7 +264,7 @@ def test_tfds_is_optional(monkeypatch):
 
 
 @pytest.mark.data
-def test_movielens_100k_agrees_in_all_its_formats(real_data):
+def test_movielens_100k_formats_agree(real_data):
     folder = real_data / "ml-100k"
     data = load(folder / "u.data")
     assert (data.n_users, data.n_items, len(data)) == (943, 1682, 100_000)
@@ -291,14 +291,14 @@ def test_movielens_100k_agrees_in_all_its_formats(real_data):
 
 
 @pytest.mark.data
-def test_gowalla_has_the_published_counts(real_data):
+def test_gowalla_has_published_counts(real_data):
     split = load(real_data / "gowalla")
     assert (split.train.n_users, split.train.n_items) == (29_858, 40_981)
     assert (len(split.train), len(split.test)) == (810_128, 217_242)
     assert split.train.user_ids.tolist() == list(range(29_858))
 
 
-def shards_of(folder, lines, count, name="ratings"):
+def write_shards(folder, lines, count, name="ratings"):
     for place in range(count):
         rows = "user,item,rating\n" + "".join(lines[place::count])
         write(folder / f"{name}-{place:05}-of-{count:05}.csv", rows)
@@ -307,18 +307,18 @@ def shards_of(folder, lines, count, name="ratings"):
 LINES = [f"{user},{item},{1 + item % 5}\n" for user in range(7) for item in range(user, 11, 2)]
 
 
-def test_shards_are_read_as_one_log_or_as_the_parts_of_a_split(tmp_path):
+def test_reads_shards_as_log_or_split(tmp_path):
     folder = fill(tmp_path / "log", {"README.txt": "x"})
-    shards_of(folder, LINES, 3)
-    shards_of(tmp_path, LINES, 1, "whole")
+    write_shards(folder, LINES, 3)
+    write_shards(tmp_path, LINES, 1, "whole")
     data = load(folder)
     assert data.fingerprint() == read(tmp_path / "whole-00000-of-00001.csv").fingerprint()
     assert read(sorted(folder.glob("ratings-*"))).fingerprint() == data.fingerprint()
-    (told,) = columns(folder)
-    assert told.rating == "rating"
+    (roles,) = columns(folder)
+    assert roles.rating == "rating"
     parts = {"train": LINES[:1] + LINES[4:], "test": LINES[1:4]}
     for n, (name, lines) in enumerate(parts.items()):
-        shards_of(fill(tmp_path / "split", {}), lines, 2 - n, name)
+        write_shards(fill(tmp_path / "split", {}), lines, 2 - n, name)
     split = load(tmp_path / "split")
     assert isinstance(split, Split)
     assert {name: len(part) for name, part in split.parts()} == {
@@ -327,7 +327,7 @@ def test_shards_are_read_as_one_log_or_as_the_parts_of_a_split(tmp_path):
     assert len(load(tmp_path / "split", merge=True)) == len(LINES)
 
 
-def test_names_of_spark_are_shards_too(tmp_path):
+def test_recognises_spark_file_names(tmp_path):
     frame = pl.DataFrame({"user": [1, 2], "item": [3, 3]})
     for place in range(2):
         path = tmp_path / f"part-0000{place}-8a1c-c000.snappy.parquet"
@@ -339,7 +339,7 @@ def test_names_of_spark_are_shards_too(tmp_path):
         assert len(load(tmp_path)) == 3
 
 
-def test_shards_share_their_ids_and_may_be_empty(tmp_path):
+def test_shards_share_ids_and_may_be_empty(tmp_path):
     names = [f"part-0000{place}-a.csv" for place in range(4)]
     rows = ["user,item\n1,2\n2,3\n", "user,item\n1.0,5.0\n3.0,2.0\n", "user,item\nx,2\n", ""]
     data = load(fill(tmp_path, dict(zip(names, rows))))
@@ -350,8 +350,8 @@ def test_shards_share_their_ids_and_may_be_empty(tmp_path):
         load(tmp_path)
 
 
-def test_what_is_wrong_with_shards_is_told(tmp_path):
-    shards_of(tmp_path, LINES, 3)
+def test_reports_invalid_shards(tmp_path):
+    write_shards(tmp_path, LINES, 3)
     first, _, last = sorted(tmp_path.iterdir())
     good, bare = last.read_text(), "user,item\n1,2\n"
     for path, content, message in (

@@ -31,9 +31,9 @@ from crl_jax.data import (
 def dense_data(n_users=20, n_items=30, seed=0, timed=True):
     """Data in which every user has at least five interactions."""
     rng = np.random.default_rng(seed)
-    taken = rng.random((n_users, n_items)) < 0.5
-    taken[:, :5] = True
-    users, items = np.nonzero(taken)
+    selected = rng.random((n_users, n_items)) < 0.5
+    selected[:, :5] = True
+    users, items = np.nonzero(selected)
     return Interactions.from_arrays(
         users,
         items,
@@ -61,7 +61,7 @@ SPLITS = {
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_a_split_loses_nothing_and_repeats(name):
+def test_split_is_reproducible_partition(name):
     data = dense_data()
     first, again = SPLITS[name](data, seed=3), SPLITS[name](data, seed=3)
     assert_partition(data, first)
@@ -84,7 +84,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("name", CUTS)
-def test_a_cut_depends_on_ids_alone(name):
+def test_split_depends_only_on_ids(name):
     data = dense_data()  # ids 0 to 19 and 0 to 29: as text they sort in another order
     rng = np.random.default_rng(1)
     rows = rng.permutation(len(data))
@@ -115,7 +115,7 @@ def test_a_cut_depends_on_ids_alone(name):
         assert original(CUTS[name](other)) == expected, what
 
 
-def test_a_draw_counts_integers_by_value():
+def test_ratio_sampling_orders_integer_ids_by_value():
     data = dense_data()
     chosen = np.random.default_rng((0, 5)).choice(
         len(data), round(0.2 * len(data)), replace=False, shuffle=False
@@ -126,7 +126,7 @@ def test_a_draw_counts_integers_by_value():
 
 @pytest.mark.data
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-def test_the_splits_of_published_figures_stay(real_data):
+def test_splits_of_published_results_are_unchanged(real_data):
     given_parts = load(real_data / "ml-100k")
     outer = split_top_rated(union(given_parts.train, given_parts.test))
     inner = with_validation(given_parts, valid=0.2)
@@ -143,14 +143,14 @@ def test_ratio_is_exact(share):
     assert len(split_by_ratio(data, test=share).test) == round(share * len(data))
 
 
-def test_ratio_draws_every_interaction_alike():
+def test_ratio_samples_interactions_uniformly():
     data = dense_data(6, 8)
-    drawn = sum(
+    samples = sum(
         np.isin(np.arange(len(data)), _places(data, split_by_ratio(data, test=0.25, seed=s).test))
         for s in range(400)
     )
     # Binomial(400, 1/4): mean 100, standard deviation 8.7; a bound at 5 of them.
-    assert np.abs(drawn - 100).max() < 44
+    assert np.abs(samples - 100).max() < 44
 
 
 def _places(data, part):
@@ -158,7 +158,7 @@ def _places(data, part):
     return np.searchsorted(key, part.users * 1000 + part.items)
 
 
-def test_users_without_training_interactions_are_counted():
+def test_warns_of_users_without_training_interactions():
     data = Interactions.from_arrays([0, 1, 2, 3], [0, 0, 0, 0], timestamps=[1, 2, 3, 4])
     with pytest.warns(DataWarning, match="2 users have no interaction left in training"):
         split_by_ratio(data, test=0.5)
@@ -166,7 +166,7 @@ def test_users_without_training_interactions_are_counted():
         split_by_time(data, test=0.25)
 
 
-def test_clean_takes_half_of_the_top_ratings():
+def test_top_rated_split_tests_half_of_top_ratings():
     data = dense_data()
     split = split_top_rated(data)
     assert set(split.test.ratings) == {5}
@@ -174,7 +174,7 @@ def test_clean_takes_half_of_the_top_ratings():
     assert set(split_top_rated(data, top_rating=2).test.ratings) == {2}
 
 
-def test_time_never_trains_on_the_future():
+def test_time_split_never_trains_on_future():
     data = dense_data()
     split = split_by_time(data, test=0.3)
     assert split.train.timestamps.max() <= split.test.timestamps.min()
@@ -184,7 +184,7 @@ def test_time_never_trains_on_the_future():
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_leave_k_out_takes_the_last_of_each_user(k):
+def test_leave_k_out_tests_last_items_of_each_user(k):
     data = dense_data()
     split = leave_k_out(data, k=k)
     assert split.test.degrees.tolist() == [k] * data.n_users
@@ -196,7 +196,7 @@ def test_leave_k_out_takes_the_last_of_each_user(k):
     assert leave_k_out(data, k=k, seed=0).test.degrees.tolist() == [k] * data.n_users
 
 
-def test_leave_k_out_spares_users_with_too_few():
+def test_leave_k_out_skips_users_with_few_interactions():
     data = Interactions.from_arrays(
         [0, 0, 0, 1, 1, 2], [0, 1, 2, 0, 1, 0], user_ids=[5, 6, 7, 8], item_ids=[1, 2, 3]
     )
@@ -205,15 +205,15 @@ def test_leave_k_out_spares_users_with_too_few():
     assert split.test.degrees.tolist() == [2, 0, 0, 0]
 
 
-def test_leave_one_out_at_random_draws_every_item_alike():
+def test_random_leave_one_out_is_uniform():
     data = Interactions.from_arrays([0] * 5, [0, 1, 2, 3, 4])
-    drawn = [leave_k_out(data, seed=s).test.items[0] for s in range(500)]
+    samples = [leave_k_out(data, seed=s).test.items[0] for s in range(500)]
     # Binomial(500, 1/5): mean 100, standard deviation 8.9.
-    assert np.abs(np.bincount(drawn, minlength=5) - 100).max() < 45
+    assert np.abs(np.bincount(samples, minlength=5) - 100).max() < 45
 
 
 @pytest.mark.parametrize(("how", "valid"), [("ratio", 0.1), ("time", 0.1), ("leave_k_out", 2)])
-def test_validation_comes_from_training_alone(how, valid):
+def test_validation_comes_only_from_training(how, valid):
     data = dense_data()
     outer = split_by_ratio(data)
     split = with_validation(outer, how=how, valid=valid)
@@ -236,7 +236,7 @@ def test_validation_by_time_and_by_user():
     assert set(untimed.valid.degrees.tolist()) == {1}
 
 
-def test_validation_by_ratio_leaves_every_user_something():
+def test_validation_by_ratio_keeps_one_interaction_per_user():
     users, items = np.repeat(np.arange(40), 2), np.tile([0, 1], 40)
     data = Interactions.from_arrays(users, items)
     split = with_validation(data, valid=0.5)
@@ -246,18 +246,18 @@ def test_validation_by_ratio_leaves_every_user_something():
         assert len(with_validation(data, valid=0.6).valid) == 40
 
 
-def test_validation_by_ratio_samples_users_alike():
+def test_validation_by_ratio_is_uniform_over_users():
     """The sampling rate does not depend on the number of interactions, beyond the reserved one."""
     degrees = np.repeat([2, 3, 10, 100], [150, 100, 30, 5])
     items = np.concatenate([np.arange(n) for n in degrees])
     data = Interactions.from_arrays(np.repeat(np.arange(len(degrees)), degrees), items)
-    taken = sum(with_validation(data, valid=0.1, seed=s).valid.degrees for s in range(100))
+    selected = sum(with_validation(data, valid=0.1, seed=s).valid.degrees for s in range(100))
     share = 100 * round(0.1 * len(data)) / (degrees - 1).sum()
     for degree in np.unique(degrees):
         of_degree = degrees == degree
         left = (degrees - 1)[of_degree].sum()
         # At least 15,000 draws with probability 0.13: a standard deviation of 0.021 of the mean.
-        assert abs(taken[of_degree].sum() / left / share - 1) < 0.1, degree
+        assert abs(selected[of_degree].sum() / left / share - 1) < 0.1, degree
 
 
 def test_validation_and_test_streams_differ_under_one_seed():
@@ -276,7 +276,7 @@ def test_validation_and_test_streams_differ_under_one_seed():
 TWO = Interactions.from_arrays([0, 0], [0, 1], timestamps=[1, 2])
 UNTIMED = dense_data(timed=False)
 ONE_USER = Interactions.from_arrays([0, 0, 0], [0, 1, 2])
-REFUSED = [  # split and error
+INVALID = [  # split and error
     *((lambda x=x, split=split: split(dense_data(), x), f"`{name}`")
       for x in (0.0, 1.0, -0.1, 1.5, np.nan)
       for split, name in [
@@ -312,14 +312,14 @@ REFUSED = [  # split and error
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("split", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_split_is_refused(split, message):
+@pytest.mark.parametrize(("split", "message"), INVALID, ids=range(len(INVALID)))
+def test_rejects_impossible_splits(split, message):
     with raises((ValueError, TypeCheckError), match=message):
         split()
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_the_union_of_the_parts_is_the_whole(name):
+def test_union_of_parts_equals_whole(name):
     data = dense_data()
     split = SPLITS[name](data)
     whole = union(*(part for _, part in split.parts()))
@@ -328,7 +328,7 @@ def test_the_union_of_the_parts_is_the_whole(name):
     np.testing.assert_array_equal(whole.timestamps, data.timestamps)
 
 
-def test_a_union_has_only_what_all_parts_have():
+def test_union_drops_columns_missing_in_any_part():
     data = dense_data()
     split = split_by_ratio(data)
     bare = Interactions.from_arrays(
@@ -357,7 +357,7 @@ def original_pairs(data):
     return list(zip(users.tolist(), items.tolist(), strict=True))
 
 
-def test_k_core_is_the_largest_subset():
+def test_k_core_is_largest_subset():
     data = random_log()
     for k, item_k in ((3, None), (8, 2), (1, 12)):
         core = k_core(data, k, item_k=item_k)
@@ -377,7 +377,7 @@ def test_k_core_is_the_largest_subset():
         assert [ratings[pair] for pair in original_pairs(core)] == core.ratings.tolist()
 
 
-def test_a_share_of_each_user():
+def test_per_user_ratio_applies_to_each_user():
     data = random_log()
     split = split_by_ratio(data, test=0.3, seed=1, per_user=True)
     wanted = np.minimum(np.rint(0.3 * data.degrees), data.degrees - 1)
@@ -389,7 +389,7 @@ def test_a_share_of_each_user():
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_cold_items_are_held_out_with_all_their_interactions(text):
+def test_cold_items_are_held_out_with_all_interactions(text):
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 30, 400), rng.integers(0, 50, 400)
     ids = [f"i{item}" for item in range(52)] if text else range(52)  # two without interactions
@@ -416,7 +416,7 @@ def test_cold_items_are_held_out_with_all_their_interactions(text):
     assert other.test.item_ids.tolist() != split.test.item_ids.tolist()
 
 
-def test_cold_items_do_not_depend_on_the_order_of_items():
+def test_cold_items_do_not_depend_on_item_order():
     users, items = np.arange(40) % 7, np.arange(40) % 20
     log = Interactions.from_arrays(users, items, user_ids=range(7), item_ids=range(20))
     shuffled = Interactions.from_arrays(
@@ -426,7 +426,7 @@ def test_cold_items_do_not_depend_on_the_order_of_items():
     assert sorted(one.item_ids.tolist()) == sorted(other.item_ids.tolist())
 
 
-def test_users_of_cold_items_only_are_counted():
+def test_warns_of_users_with_only_cold_items():
     log = Interactions.from_arrays([0, 0, 1, 1], [0, 1, 0, 1])
     alone = Interactions.from_arrays([*log.users, 2], [*log.items, 2])
     for seed in range(20):
@@ -440,6 +440,6 @@ def test_users_of_cold_items_only_are_counted():
     ("fraction", "message"),
     [(0.0, r"`fraction` must lie in \(0, 1\), got 0"), (0.1, "`fraction` = 0.1 of 2 items leaves")],
 )
-def test_fractions_of_cold_items_are_checked(fraction, message):
+def test_rejects_invalid_fractions_of_cold_items(fraction, message):
     with raises(ValueError, match=message):
         hold_out_items(Interactions.from_arrays([0, 0], [0, 1]), fraction=fraction)

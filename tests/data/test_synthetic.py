@@ -1,4 +1,4 @@
-"""Simulated data answer to the model that their docstring states."""
+"""Simulated data follow the model that their docstring states."""
 
 import numpy as np
 import pytest
@@ -7,46 +7,46 @@ from _helpers.refusals import raises
 from crl_jax.data import simulate, simulate_features, split_by_ratio
 
 
-def taken(made):
-    mask = np.zeros(made.likes.shape, bool)
-    mask[made.interactions.users, made.interactions.items] = True
+def interaction_mask(result):
+    mask = np.zeros(result.likes.shape, bool)
+    mask[result.interactions.users, result.interactions.items] = True
     return mask
 
 
 @pytest.fixture(scope="module")
-def made():
+def result():
     return simulate()
 
 
-def test_default_size_and_repeatability(made):
-    data = made.interactions
-    assert (data.n_users, data.n_items) == made.likes.shape == made.exposed.shape == (600, 800)
+def test_default_size_and_reproducibility(result):
+    data = result.interactions
+    assert (data.n_users, data.n_items) == result.likes.shape == result.exposed.shape == (600, 800)
     assert 30_000 < len(data) < 60_000
     assert data.degrees.min() >= 20
     assert simulate().interactions.fingerprint() == data.fingerprint()
     assert simulate(seed=1).interactions.fingerprint() != data.fingerprint()
     with raises(ValueError, match="read-only"):
-        made.likes[0, 0] = True
+        result.likes[0, 0] = True
 
 
-def test_interactions_are_what_is_liked_among_the_shown_and_some_noise(made):
-    mask = taken(made)
-    assert not np.any(mask & ~made.exposed)
-    assert np.all(mask[made.exposed & made.likes])
-    false = np.sum(mask & ~made.likes)
+def test_interactions_are_exposed_likes_and_false_positives(result):
+    mask = interaction_mask(result)
+    assert not np.any(mask & ~result.exposed)
+    assert np.all(mask[result.exposed & result.likes])
+    false = np.sum(mask & ~result.likes)
     np.testing.assert_allclose(false / mask.sum(), 0.1, atol=1e-4)
-    assert made.likes.sum(axis=1).tolist() == [120] * 600
-    assert made.tau_plus == made.likes[~mask].mean()
+    assert result.likes.sum(axis=1).tolist() == [120] * 600
+    assert result.tau_plus == result.likes[~mask].mean()
 
 
-def test_false_positive_rate_leaves_the_truth_alone(made):
+def test_false_positive_rate_keeps_likes_and_exposure(result):
     clean = simulate(false_positive_rate=0.0)
-    np.testing.assert_array_equal(clean.likes, made.likes)
-    np.testing.assert_array_equal(clean.exposed, made.exposed)
-    np.testing.assert_array_equal(taken(clean), made.likes & made.exposed)
+    np.testing.assert_array_equal(clean.likes, result.likes)
+    np.testing.assert_array_equal(clean.exposed, result.exposed)
+    np.testing.assert_array_equal(interaction_mask(clean), result.likes & result.exposed)
 
 
-def test_preferences_have_the_planted_rank():
+def test_preferences_have_planted_rank():
     # Rank 1: every user likes one end or the other of a single line of items.
     likes = simulate(rank=1).likes
     assert len(np.unique(likes, axis=0)) == 2
@@ -54,7 +54,7 @@ def test_preferences_have_the_planted_rank():
 
 
 @pytest.mark.parametrize(("n_exposed", "skew"), [(100, 0.0), (400, 0.5), (400, 2.0), (799.0, 1.0)])
-def test_exposure_has_its_mean_and_its_skew(n_exposed, skew):
+def test_exposure_has_given_mean_and_skew(n_exposed, skew):
     shares = simulate(n_exposed=n_exposed, popularity_skew=skew).exposed.mean(axis=0)
     # A sum of independent Bernoullis: its variance is at most a quarter of their number.
     assert abs(shares.sum() - n_exposed) < 5 * np.sqrt(800 / 4 / 600)
@@ -69,13 +69,13 @@ def test_exposure_has_its_mean_and_its_skew(n_exposed, skew):
     np.testing.assert_allclose(np.sort(shares), expected, atol=0.08)
 
 
-def test_everything_is_shown_if_asked():
+def test_n_exposed_may_cover_all_items():
     assert simulate(n_users=20, n_items=30, n_exposed=30).exposed.all()
 
 
-def test_personal_taste_beats_popularity(made):
-    split = split_by_ratio(made.interactions)  # and no user is left without training data
-    train, test = (np.zeros(made.likes.shape) for _ in range(2))
+def test_low_rank_model_beats_popularity(result):
+    split = split_by_ratio(result.interactions)  # and no user is left without training data
+    train, test = (np.zeros(result.likes.shape) for _ in range(2))
     train[split.train.users, split.train.items] = 1
     test[split.test.users, split.test.items] = 1
     popularity = np.broadcast_to(train.sum(axis=0), train.shape)
@@ -102,35 +102,35 @@ def test_personal_taste_beats_popularity(made):
         {"n_exposed": 801},
         {"popularity_skew": -1},
         {"false_positive_rate": 1.0},
-        {"false_positive_rate": 0.99},  # more than there are to take
+        {"false_positive_rate": 0.99},  # more than the exposed unliked items allow
     ],
 )
-def test_arguments_out_of_range_are_named(argument):
+def test_rejects_arguments_out_of_range(argument):
     with raises(ValueError, match=next(iter(argument))):
         simulate(**argument)
 
 
-def test_no_interaction_at_all_is_an_error():
+def test_rejects_simulation_without_interactions():
     with raises(ValueError, match="No interaction"):
         simulate(n_users=1, n_items=2, like_rate=0.1, n_exposed=1)
 
 
-def test_features_follow_the_factors(made):
-    exact = simulate_features(made.item_factors, noise=0.0, n_tags=5, seed=1)
+def test_features_follow_item_factors(result):
+    exact = simulate_features(result.item_factors, noise=0.0, n_tags=5, seed=1)
     numbers = np.stack([exact.numbers[f"x{index}"] for index in range(6)], axis=1)
-    np.testing.assert_array_equal(numbers, made.item_factors)
-    scores = made.user_factors @ numbers.T
-    lowest_liked = np.where(made.likes, scores, np.inf).min(axis=1)
-    assert np.all(lowest_liked >= np.where(made.likes, -np.inf, scores).max(axis=1))
+    np.testing.assert_array_equal(numbers, result.item_factors)
+    scores = result.user_factors @ numbers.T
+    lowest_liked = np.where(result.likes, scores, np.inf).min(axis=1)
+    assert np.all(lowest_liked >= np.where(result.likes, -np.inf, scores).max(axis=1))
     for tag in range(5):  # the rows of a tag lie on one side of a plane
         has = np.array([f"t{tag}" in bag for bag in exact.bags["tags"]])
         assert has.mean() == pytest.approx(0.25, abs=0.01)
         target = np.where(has, 1.0, -1.0)
         weights = np.linalg.lstsq(np.c_[numbers, np.ones(800)], target)[0]
         assert np.corrcoef(np.c_[numbers, np.ones(800)] @ weights, target)[0, 1] > 0.7
-    noisy = simulate_features(made.item_factors, noise=0.5, n_tags=0)
-    error = np.stack([noisy.numbers[f"x{i}"] for i in range(6)], axis=1) - made.item_factors
+    noisy = simulate_features(result.item_factors, noise=0.5, n_tags=0)
+    error = np.stack([noisy.numbers[f"x{i}"] for i in range(6)], axis=1) - result.item_factors
     assert error.std() == pytest.approx(0.5, rel=0.05)
     assert not noisy.bags
     with raises(ValueError, match=r"`noise` must lie in \[0, inf\), got -1"):
-        simulate_features(made.item_factors, noise=-1.0)
+        simulate_features(result.item_factors, noise=-1.0)

@@ -45,7 +45,7 @@ def json_lines(rows):
     ("ending", "form"),
     [("tsv", tabs), ("txt", with_names), ("csv", commas), ("jsonl", json_lines)],
 )
-def test_forms_of_files(tmp_path, ending, form):
+def test_reads_labelled_file_formats(tmp_path, ending, form):
     """A text with quotes and commas survives every format."""
     fill(tmp_path, {f"train.{ending}": form(TRAIN), f"test.{ending}": form(TEST)})
     split = load_texts(tmp_path)
@@ -55,7 +55,7 @@ def test_forms_of_files(tmp_path, ending, form):
     assert split.train.labels.tolist() == [1, 0, 1, 0]
 
 
-def test_a_number_before_a_blank_is_a_label(tmp_path):
+def test_leading_number_is_label(tmp_path):
     lines = "10 so what ?\n2 5 apples\r\n2\tno tab\n"
     fill(tmp_path, {"q.train.all": lines, "q.test.all": "2 x\n", "q.dev.all": "10 y\n"})
     split = load_texts(tmp_path / "q")
@@ -66,7 +66,7 @@ def test_a_number_before_a_blank_is_a_label(tmp_path):
     ]  # fmt: skip
 
 
-def test_labels_may_come_first_and_classes_have_names(tmp_path):
+def test_reads_leading_labels_and_class_names(tmp_path):
     rows = "0\tone\n1\ttwo\n0\tthree\n"
     fill(tmp_path, {"train.txt": rows, "test.txt": "1\tfour\n", "class.txt": "cat\ndog\n"})
     split = load_texts(tmp_path)
@@ -74,7 +74,7 @@ def test_labels_may_come_first_and_classes_have_names(tmp_path):
     assert pairs_of(split.test) == [("four", "dog")]
 
 
-def test_columns_are_asked_for(tmp_path):
+def test_columns_are_selected_by_name_or_position(tmp_path):
     rows = "x\ta\tmore\nx\tb\tless\ny\tc\tmore\n"
     fill(tmp_path, {"train.tsv": rows, "t.csv": "who,what\nx,a\ny,b\nx,c\n"})
     split = load_texts(tmp_path / "train.tsv", text_col=1, label_col=2, test=0.4)
@@ -96,7 +96,7 @@ def rows_of(n=40):
     return "".join(f"words of line {i},{'good' if i % 2 else 'bad'}\n" for i in range(n))
 
 
-def test_a_file_is_split_by_class_at_random(tmp_path):
+def test_single_file_is_split_stratified_by_class(tmp_path):
     rows = [(f"text {i}", "abc"[i % 3]) for i in range(60)]
     fill(tmp_path, {"all.tsv": tabs(rows)})
     first, again, other = (load_texts(tmp_path / "all.tsv", test=0.25, seed=s) for s in (0, 0, 1))
@@ -108,7 +108,7 @@ def test_a_file_is_split_by_class_at_random(tmp_path):
     assert len(load_texts(tmp_path / "all.tsv").test) == 12
 
 
-def test_parts_by_a_dictionary_and_data_in_memory(tmp_path):
+def test_accepts_mapping_of_parts_and_data_in_memory(tmp_path):
     fill(tmp_path, {"one.tsv": tabs(TRAIN), "two.tsv": tabs(TEST)})
     split = load_texts({"train": tmp_path / "one.tsv", "test": str(tmp_path / "two.tsv")})
     assert pairs_of(split.train) == TRAIN
@@ -140,8 +140,8 @@ SENTENCES = ("2 dogs run", 'a "cat", asleep', "a bird")
         ("a.jsonl", json_lines([(each, "x") for each in SENTENCES]), {"label_col": ""}),
     ],
 )  # fmt: skip
-def test_texts_without_labels(tmp_path, name, content, asked):
-    """Reads files, one of whose texts begins with a number and one of which has a comma."""
+def test_reads_unlabelled_file_formats(tmp_path, name, content, asked):
+    """One of the texts begins with a number, another has a comma."""
     (path := tmp_path / name).write_bytes(content.encode())
     split, _ = warned(load_texts, path, **asked)
     assert sorted(split.train.texts + split.test.texts) == sorted(SENTENCES)
@@ -154,7 +154,7 @@ def test_texts_without_labels(tmp_path, name, content, asked):
         assert part.texts == SENTENCES
 
 
-def test_a_number_in_front_is_a_label_where_most_lines_have_one(tmp_path):
+def test_leading_numbers_are_labels_unless_disabled(tmp_path):
     fill(tmp_path, {"a.txt": "0 a\n1 b\n0 c\n", "b.txt": MIXED})
     assert load_texts(tmp_path / "a.txt").train.classes == ("0", "1")
     split = load_texts(tmp_path / "b.txt", label_col="")
@@ -166,7 +166,7 @@ def test_a_number_in_front_is_a_label_where_most_lines_have_one(tmp_path):
 MIXED = "2 dogs\n3 cats\na bird\n"
 
 
-def test_texts_without_labels_are_drawn_uniformly():
+def test_unlabelled_texts_are_split_by_seed():
     texts = [f"text {i}" for i in range(50)]
     split, again = load_texts(texts, test=0.3), load_texts(np.array(texts), test=0.3)
     assert (len(split.train), len(split.test)) == (35, 15)
@@ -181,7 +181,7 @@ def test_texts_without_labels_are_drawn_uniformly():
     assert load_texts("docstrings", label_col="").test.classes == ()
 
 
-def test_parts_with_and_without_labels(tmp_path):
+def test_parts_must_agree_on_labels(tmp_path):
     fill(tmp_path / "both", {"train.txt": "one\ntwo\n", "test.txt": "three\n"})
     assert load_texts(tmp_path / "both").test.texts == ("three",)
     files = {"train": tmp_path / "both/train.txt", "test": tmp_path / "both/labelled.tsv"}
@@ -197,7 +197,7 @@ def test_parts_with_and_without_labels(tmp_path):
         load_texts({"train": files["test"], "test": files["test"], "valid": files["train"]})
 
 
-def test_the_validation_part_stands_in(tmp_path):
+def test_validation_part_replaces_missing_part(tmp_path):
     unlabelled = "qid\ttext_a\n0\tsomething\n"
     one = fill(tmp_path / "one", {"train.tsv": tabs(TRAIN), "dev.tsv": tabs(TEST),
                                      "test.tsv": unlabelled})  # fmt: skip
@@ -211,7 +211,7 @@ def test_the_validation_part_stands_in(tmp_path):
         assert pairs_of(load_texts(two).train) == TRAIN
 
 
-def test_encodings(tmp_path):
+def test_detects_text_encodings(tmp_path):
     content = tabs([("café", "a"), ("thé", "b"), ("eau", "a"), ("vin", "b")])
     files = {
         "bom.tsv": b"\xef\xbb\xbf" + content.encode(),
@@ -228,7 +228,7 @@ def test_encodings(tmp_path):
         assert other.train.texts == old.train.texts
 
 
-def test_lines_without_a_text_are_counted(tmp_path):
+def test_warns_of_lines_without_text(tmp_path):
     fill(tmp_path, {"a.all": "1 x\n\n0 y\n0 \n1 z\n0 v\n\n"})
     split, messages = warned(load_texts, tmp_path / "a.all")
     assert sorted(split.train.texts + split.test.texts) == ["v", "x", "y", "z"]
@@ -239,7 +239,7 @@ def test_lines_without_a_text_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("separator", ",;")
-def test_lines_within_a_quoted_text_are_not_counted(tmp_path, separator):
+def test_blank_lines_in_quoted_text_are_not_counted(tmp_path, separator):
     rows = ["text,label", '"two\n\nlines",1', "", " , ", "one,0", "three,1", "four,0", "", ""]
     fill(tmp_path, {"a.csv": "\n".join(rows).replace(",", separator)})
     split, messages = warned(load_texts, tmp_path / "a.csv")
@@ -282,7 +282,7 @@ BAD = [  # file name, content, error, and options
 
 
 @pytest.mark.parametrize("row", BAD, ids=range(len(BAD)))
-def test_bad_files_are_told_by_their_lines(tmp_path, row):
+def test_reports_file_and_line_of_invalid_rows(tmp_path, row):
     name, content, message, *options = row
     fill(tmp_path, {name: content})
     with raises(DataError, match=message):
@@ -290,20 +290,20 @@ def test_bad_files_are_told_by_their_lines(tmp_path, row):
 
 
 @pytest.mark.parametrize("label", ["label", 1])
-def test_a_column_holds_texts_or_labels(tmp_path, label):
+def test_rejects_same_column_for_text_and_label(tmp_path, label):
     fill(tmp_path, {"a.tsv": "text\tlabel\nx\ta\n"})
     with raises(ValueError, match="`text_col` and `label_col` must be different columns"):
         load_texts(tmp_path / "a.tsv", text_col="label", label_col=label)
 
 
-def test_special_files_are_refused(tmp_path):
+def test_rejects_special_files(tmp_path):
     os.mkfifo(tmp_path / "a.txt")
     for load in (load_texts, load_text_pairs):
         with raises(DataError, match="expected a regular file, got a special file"):
             load(tmp_path / "a.txt")
 
 
-def test_parts_must_fit(tmp_path):
+def test_rejects_inconsistent_parts(tmp_path):
     folder = fill(tmp_path / "x", {"train.tsv": tabs(TRAIN), "test.tsv": "a\tpos\nb\tmixed\n"})
     with raises(DataError, match=r"test\.tsv:2: expected a class of the training part"):
         load_texts(folder)
@@ -321,7 +321,7 @@ def test_parts_must_fit(tmp_path):
         load_texts(folder)
 
 
-def test_what_is_not_there(tmp_path):
+def test_rejects_missing_sources_and_invalid_options(tmp_path):
     with raises(FileNotFoundError, match="no such file"):
         load_texts(tmp_path / "nothing")
     with raises(FileNotFoundError, match="no such file"):
@@ -353,12 +353,12 @@ def test_what_is_not_there(tmp_path):
         (("a",), [0], ("x", "x"), "`classes` must be distinct"),
     ],
 )
-def test_fields_are_checked(texts, labels, classes, message):
+def test_rejects_inconsistent_fields(texts, labels, classes, message):
     with raises(ValueError, match=message):
         Texts(texts, np.int32(labels) if isinstance(labels, list) else labels, classes)
 
 
-def test_parts_have_the_same_classes():
+def test_split_requires_equal_classes():
     one, two = (Texts(("a",), np.zeros(1, np.int32), (name,)) for name in "xy")
     with raises(ValueError, match="`test` must have the classes of `train`"):
         TextSplit(one, two)
@@ -375,11 +375,11 @@ def test_parts_have_the_same_classes():
         ("By `Eq. 4 <https://x.y>`_ of e.g. Bach! Not this", "By Eq."),
     ],
 )
-def test_first_sentences(doc, sentence):
+def test_extracts_first_sentence_of_docstring(doc, sentence):
     assert first_sentence(doc).replace(" <https://x.y>_", "") == sentence
 
 
-def test_docstrings_are_there_without_files():
+def test_docstrings_load_without_files():
     split = load_texts("docstrings", test=0.1)
     assert {"flax", "jax", "numpy", "optax", "scipy"} <= set(split.train.classes)
     texts = split.train.texts + split.test.texts
@@ -400,7 +400,7 @@ def test_docstrings_are_there_without_files():
                   "6\tone\t\"two\t5\tNO\r\n7\tthree\tfour\t0.5\tYES\r\n"),
     ],
 )  # fmt: skip
-def test_forms_of_pairs(tmp_path, name, content):
+def test_reads_text_pair_formats(tmp_path, name, content):
     fill(tmp_path, {name: content})
     pairs = load_text_pairs(tmp_path / name)
     assert (pairs.first, pairs.second) == (("one", "three"), ('"two', "four"))
@@ -409,15 +409,15 @@ def test_forms_of_pairs(tmp_path, name, content):
     assert pairs.take([1]).first == ("three",)
 
 
-def test_pairs_by_group_and_their_errors(tmp_path):
+def test_reads_pair_groups_and_rejects_invalid_pairs(tmp_path):
     fill(tmp_path, {"a.tsv": "x\tone\ttwo\t1\ny\tthree\tfour\tnan\n"})
-    asked = {"first_col": 1, "second_col": 2, "group_col": 0}
+    pair_columns = {"first_col": 1, "second_col": 2, "group_col": 0}
     with raises(DataError, match=r"a\.tsv:2: expected a finite score, got 'nan'"):
-        load_text_pairs(tmp_path / "a.tsv", score_col=3, **asked)
+        load_text_pairs(tmp_path / "a.tsv", score_col=3, **pair_columns)
     with raises(DataError, match="cannot determine `score_col`, got 4 columns"):
-        load_text_pairs(tmp_path / "a.tsv", **asked)
+        load_text_pairs(tmp_path / "a.tsv", **pair_columns)
     fill(tmp_path, {"a.tsv": "x\tone\ttwo\t1\ny\tthree\tfour\t2\n"})
-    pairs = load_text_pairs(tmp_path / "a.tsv", score_col=3, **asked)
+    pairs = load_text_pairs(tmp_path / "a.tsv", score_col=3, **pair_columns)
     assert pairs.groups == ("x", "y")
     assert pairs.take(pairs.scores > 1).groups == ("y",)
     with raises(ValueError, match=r"`second` must have shape \(1,\)"):
@@ -443,7 +443,7 @@ def test_pairs_by_group_and_their_errors(tmp_path):
         ("text-zh/chnsenticorp", (9_600, 1_200), 2),
     ],
 )
-def test_published_sets(real_data, name, sizes, n_classes):
+def test_published_datasets_have_published_sizes(real_data, name, sizes, n_classes):
     split = warned(load_texts, real_data / name)[0]
     assert tuple(len(part) for _, part in split.parts()) == sizes
     assert len(split.train.classes) == n_classes
@@ -465,7 +465,7 @@ def test_published_sets(real_data, name, sizes, n_classes):
         ("text-zh/sts-b-zh/dev.txt", 1_458, 5),
     ],
 )
-def test_published_pairs(real_data, name, n, most):
+def test_published_pairs_have_published_sizes(real_data, name, n, most):
     pairs = load_text_pairs(real_data / name)
     assert len(pairs) == n
     assert (pairs.scores.min(), pairs.scores.max()) == (0, most) or "SICK" in name
@@ -473,7 +473,7 @@ def test_published_pairs(real_data, name, n, most):
 
 @pytest.mark.parametrize("first", ["text;label\n", ""])
 @pytest.mark.parametrize("text", ["words {}", '"words, in; quotes {}"'])
-def test_semicolons_in_csv(tmp_path, first, text):
+def test_reads_semicolon_separated_csv(tmp_path, first, text):
     content = first + "".join(f"{text.format(i)};{i % 2}\n" for i in range(8))
     split = load_texts(fill(tmp_path, {"a.csv": content}) / "a.csv")
     assert split.train.classes == ("0", "1")
@@ -481,7 +481,7 @@ def test_semicolons_in_csv(tmp_path, first, text):
     assert {*split.train.texts, *split.test.texts} == texts
 
 
-def test_long_fields_in_csv(tmp_path):
+def test_reads_long_csv_fields(tmp_path):
     limit = csv.field_size_limit()
     long = "word " * 30_000
     content = "text,label\n" + "".join(f"line {i},{i % 2}\n" for i in range(20)) + f"{long},1\n"
@@ -490,7 +490,7 @@ def test_long_fields_in_csv(tmp_path):
     assert csv.field_size_limit() == limit
 
 
-def test_labels_in_memory_that_are_missing():
+def test_rejects_missing_labels_in_memory():
     texts = [f" line {i} " for i in range(12)]
     for labels in ([-1, 0, 1] * 4, [None, "a", "b"] * 4, np.array([np.nan, 0, 1] * 4)):
         with raises(ValueError, match=r"`labels` must be class names or integers >= 0, got"):

@@ -17,7 +17,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORDS = WordPiece((*SPECIAL, "play", "##ing", "##s", "well", "!", "naive", "好", "a", "##b"))
 
 
-def test_stored_ids(real_data):
+def test_encoding_matches_stored_ids(real_data):
     folder = real_data / "minilm-l3"
     stored = np.load(folder / "expected_outputs.npz")
     texts = json.loads((folder / "expected_sentences.json").read_text())
@@ -30,14 +30,14 @@ def test_stored_ids(real_data):
     assert found.ids.dtype == np.int32
 
 
-def test_chinese_is_cut_at_characters(real_data):
+def test_chinese_is_split_into_characters(real_data):
     words = WordPiece.read(real_data / "text-zh" / "bert-base-chinese-vocab.txt")
     found = words.encode(["体验2D巅峰"], length=12)
     pieces = [words.pieces[i] for i in found.ids[0][found.mask[0]]]
     assert pieces == ["[CLS]", "体", "验", "2d", "巅", "峰", "[SEP]"]
 
 
-def greedy(text):
+def encode_reference(text):
     """Returns the ids of words of plain letters: longest piece first, or the whole word unknown."""
     place = {piece: i for i, piece in enumerate(WORDS.pieces)}
     ids = [2]
@@ -56,14 +56,14 @@ def greedy(text):
 
 
 @given(st.lists(st.sampled_from(["playing", "plays", "abb", "wellb", "aing", "playq", "q"])))
-def test_words_become_the_longest_pieces(words):
+def test_encoding_matches_greedy_longest_match(words):
     text = " ".join(words)
     found = WORDS.encode([text], length=80)
-    assert found.ids[0][found.mask[0]].tolist() == greedy(text)
+    assert found.ids[0][found.mask[0]].tolist() == encode_reference(text)
     assert not found.ids[0][~found.mask[0]].any()
 
 
-def test_case_accents_and_punctuation():
+def test_handles_case_accents_and_punctuation():
     found = WORDS.encode(["Playing WELL!", "naïve好"], length=7)
     assert found.ids.tolist() == [[2, 4, 5, 7, 8, 3, 0], [2, 9, 10, 3, 0, 0, 0]]
     cased = WordPiece(WORDS.pieces, lowercase=False)
@@ -72,7 +72,7 @@ def test_case_accents_and_punctuation():
     assert 3 not in WORDS.encode(["[SEP] well"], length=9).ids[0, :-5].tolist()[1:]
 
 
-def test_long_texts_lose_their_end_and_order_stays():
+def test_truncates_long_texts_and_keeps_order():
     texts = ["well " * (n % 9) for n in range(5000)]  # more than one tokenisation batch
     found = WORDS.encode(texts, length=6)
     assert found.mask.sum(axis=1).tolist() == [min(n % 9 + 2, 6) for n in range(5000)]
@@ -82,7 +82,7 @@ def test_long_texts_lose_their_end_and_order_stays():
     assert WORDS.encode([], length=6).ids.shape == (0, 6)
 
 
-def test_files_come_back(tmp_path):
+def test_vocabulary_file_round_trip(tmp_path):
     WORDS.save(tmp_path / "vocab.txt")
     assert WordPiece.read(tmp_path / "vocab.txt") == WORDS
     windows = (tmp_path / "vocab.txt").read_bytes().replace(b"\n", b"\r\n")
@@ -99,13 +99,13 @@ def test_files_come_back(tmp_path):
         (b"\xff", "expected UTF-8 text"),
     ],
 )
-def test_bad_files_are_refused(tmp_path, content, message):
+def test_rejects_invalid_files(tmp_path, content, message):
     (tmp_path / "vocab.txt").write_bytes(content)
     with raises(DataError, match=message):
         WordPiece.read(tmp_path / "vocab.txt")
 
 
-def test_bad_arguments_are_refused():
+def test_rejects_invalid_arguments():
     with raises(ValueError, match="`pieces` must be distinct, got 'a' twice"):
         WordPiece((*SPECIAL, "a", "a"))
     with raises(ValueError, match=r"`pieces` must contain .*, got no \[CLS\]"):
@@ -127,7 +127,7 @@ def test_bad_arguments_are_refused():
         WordPiece.learn(["a"], size=4)
 
 
-def slowly(texts, size):
+def learn_reference(texts, size):
     """Reference training, which counts all pairs again in each step."""
     counts = Counter(word for text in texts for word in text.split())
     cut = {word: [word[0], *("##" + c for c in word[1:])] for word in counts}
@@ -159,13 +159,13 @@ def slowly(texts, size):
 
 
 @given(st.lists(st.text("abc ", max_size=20), max_size=12), st.integers(5, 30))
-def test_learning_joins_the_most_frequent_pair(texts, size):
+def test_learning_merges_most_frequent_pair(texts, size):
     learned = WordPiece.learn(texts, size)
-    assert learned.pieces == (*SPECIAL, *slowly(texts, size - 4))
+    assert learned.pieces == (*SPECIAL, *learn_reference(texts, size - 4))
     assert WordPiece.learn(texts[::-1], size) == learned
 
 
-def test_a_learned_vocabulary_knows_its_texts():
+def test_learned_vocabulary_covers_its_texts():
     texts = ["the cat sat on the mat", "a Càt and the hats", "that cat"] * 2
     words = WordPiece.learn(texts, size=40)
     assert len(words) <= 40
