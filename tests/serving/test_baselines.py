@@ -32,15 +32,15 @@ def logs():
     return whole.select(np.arange(len(whole)) % 4 > 0), whole
 
 
-def ranked(scores, excluded, k):
-    """Items of a row by descending score, of equal ones the first; without the excluded ones."""
+def rank_reference(scores, excluded, k):
+    """Items of a row by descending score, ties in item order; without the excluded ones."""
     left = [i for i in range(len(scores)) if i not in excluded]
     best = sorted(left, key=lambda i: (-scores[i], i))[:k]
     return [(ITEMS[i], scores[i]) for i in best]
 
 
 @each_model
-def test_lists_rank_the_scores_of_the_fitted_baseline(model, logs):
+def test_recommend_matches_ranked_scores(model, logs):
     log, known = logs
     fitted = model.fit(log)
     served = BaselineRecommender.from_fitted(fitted, known)
@@ -48,17 +48,19 @@ def test_lists_rank_the_scores_of_the_fitted_baseline(model, logs):
     found = served.recommend(k=5)
     own = [set(known.items[known.indptr[u] : known.indptr[u + 1]]) for u in range(N_USERS)]
     assert found.to_dict() == {
-        user: ranked(scores[u], own[u], 5) for u, user in enumerate(USERS.tolist())
+        user: rank_reference(scores[u], own[u], 5) for u, user in enumerate(USERS.tolist())
     }
     assert found.users[found.is_cold].tolist() == [u for u in USERS if u not in USERS[log.users]]
     some = served.recommend(["u3", "u0"], 2, include_known=True, candidates=ITEMS[:5], exclude=106)
-    assert some.to_dict() == {f"u{u}": ranked(scores[u], {2, 5, 6, 7, 8}, 2) for u in (3, 0)}
+    assert some.to_dict() == {
+        f"u{u}": rank_reference(scores[u], {2, 5, 6, 7, 8}, 2) for u in (3, 0)
+    }
     pairs = served.score(["u5", "u0", "u5"], [102, 100, 108])
     np.testing.assert_allclose(pairs, scores[[5, 0, 5], [6, 8, 0]], rtol=1e-6)
 
 
 @each_model
-def test_a_new_user_is_scored_like_a_known_one_of_the_same_history(model, logs):
+def test_new_user_matches_known_user_with_same_history(model, logs):
     log, _ = logs
     served = BaselineRecommender.from_fitted(model.fit(log))
     histories = {u: ITEMS[log.items[log.indptr[u] : log.indptr[u + 1]]] for u in (2, 4)}
@@ -71,7 +73,7 @@ def test_a_new_user_is_scored_like_a_known_one_of_the_same_history(model, logs):
 
 
 @each_model
-def test_round_trip(model, logs, tmp_path):
+def test_save_load_round_trip(model, logs, tmp_path):
     log, known = logs
     served = BaselineRecommender.from_fitted(model.fit(log), known)
     served.save(tmp_path / "recommender.npz")
@@ -83,7 +85,7 @@ def test_round_trip(model, logs, tmp_path):
         assert got.recommend_new([101, 104]).to_dict() == served.recommend_new([101, 104]).to_dict()
 
 
-def test_each_class_names_the_files_of_the_other(logs, tmp_path):
+def test_load_reports_file_of_other_class(logs, tmp_path):
     log, _ = logs
     BaselineRecommender.from_fitted(Popularity().fit(log)).save(tmp_path / "recommender.npz")
     with raises(ValueError, match=r"npz: expected a recommender, got a fitted baseline: use serv"):
@@ -116,7 +118,7 @@ def test_each_class_names_the_files_of_the_other(logs, tmp_path):
         ({"arrays/weights": np.full((9, 9), "x")}, "."),
     ],
 )
-def test_damaged_files_are_named(logs, tmp_path, change, message):
+def test_reports_damaged_files(logs, tmp_path, change, message):
     path = tmp_path / "recommender.npz"
     BaselineRecommender.from_fitted(EASE().fit(logs[0])).save(path)
     tree, meta = train.load_checkpoint(path)
@@ -127,7 +129,7 @@ def test_damaged_files_are_named(logs, tmp_path, change, message):
         serving.load(tmp_path)
 
 
-def test_items_of_neighbours_out_of_range_are_refused(logs, tmp_path):
+def test_rejects_neighbour_items_out_of_range(logs, tmp_path):
     path = tmp_path / "recommender.npz"
     BaselineRecommender.from_fitted(ItemKNN().fit(logs[0])).save(path)
     tree, meta = train.load_checkpoint(path)
@@ -137,7 +139,7 @@ def test_items_of_neighbours_out_of_range_are_refused(logs, tmp_path):
         serving.load(path)
 
 
-def test_other_users_and_own_baselines_are_refused(logs, tmp_path):
+def test_rejects_mismatched_ids_and_custom_baselines(logs, tmp_path):
     fitted = Popularity().fit(logs[0])
     other = Interactions.from_arrays([0], [0], user_ids=USERS, item_ids=ITEMS + 1)
     with raises(ValueError, match="`known` must have the item_ids of the training data"):
@@ -151,7 +153,7 @@ def test_other_users_and_own_baselines_are_refused(logs, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_exports_hold_arrays_and_ids(logs, tmp_path):
+def test_export_contains_arrays_and_ids(logs, tmp_path):
     fitted = EASE().fit(logs[0])
     served = BaselineRecommender.from_fitted(fitted)
     served.export(tmp_path / "x.npz")
@@ -167,7 +169,7 @@ def test_exports_hold_arrays_and_ids(logs, tmp_path):
         served.export(tmp_path / "x.parquet")
 
 
-def test_host_ranking_equals_a_stable_sort(monkeypatch):
+def test_host_ranking_matches_stable_sort(monkeypatch):
     """Ties, signed zeros, negative scores, exclusion, candidates, blocks, and short lists."""
     monkeypatch.setattr(_rank, "_BLOCKS", (8,))
     rng = np.random.default_rng(0)

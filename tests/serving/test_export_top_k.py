@@ -36,7 +36,7 @@ def load(path):
 """
 
 
-def elsewhere(code: str, folder) -> None:
+def run_without_crl_jax(code: str, folder) -> None:
     """Runs code in another process, where importing crl_jax fails."""
     subprocess.run([sys.executable, "-c", HEAD + code], check=True, cwd=folder)
 
@@ -46,7 +46,7 @@ def arrays(path) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def a_recommender(similarity="inner", n_items=9) -> Recommender:
+def make_recommender(similarity="inner", n_items=9) -> Recommender:
     rng = np.random.default_rng(0)
     ids = {"user_ids": np.arange(6), "item_ids": np.arange(n_items) + 100}
     log = Interactions.from_arrays(*np.nonzero(rng.random((6, n_items)) < 0.4), **ids)
@@ -54,7 +54,7 @@ def a_recommender(similarity="inner", n_items=9) -> Recommender:
     return Recommender.from_tables(tables, log, similarity=similarity)
 
 
-def known_of(model: Recommender) -> np.ndarray:
+def pad_known_items(model: Recommender) -> np.ndarray:
     """Items of each user, padded with -1."""
     known = np.full((model.known.n_users, model.known.degrees.max() + 1), -1, np.int32)
     for user, row in enumerate(known):
@@ -64,13 +64,13 @@ def known_of(model: Recommender) -> np.ndarray:
 
 
 @pytest.mark.parametrize("similarity", ["inner", "cosine"])
-def test_the_search_finds_the_lists_of_the_recommender(tmp_path, similarity):
-    model = a_recommender(similarity)
-    with unchecked():  # symbolic sizes are no int
+def test_exported_search_matches_recommender(tmp_path, similarity):
+    model = make_recommender(similarity)
+    with unchecked():  # symbolic sizes are not ints
         export_top_k(tmp_path / "sub" / "top_k.jax", 8)
     model.export(tmp_path / "vectors.npz")
-    np.save(tmp_path / "known.npy", known_of(model))
-    elsewhere(
+    np.save(tmp_path / "known.npy", pad_known_items(model))
+    run_without_crl_jax(
         """
 search = load("sub/top_k.jax").call
 vectors, known = np.load("vectors.npz"), np.load("known.npy")
@@ -87,19 +87,19 @@ np.savez("lists.npz", items=items, scores=scores)
     np.testing.assert_allclose(got["scores"], want.scores, rtol=1e-5, atol=1e-6)
 
 
-def test_a_catalogue_may_be_smaller_than_the_list(tmp_path):
+def test_catalogue_may_be_smaller_than_k(tmp_path):
     with unchecked():
         export_top_k(tmp_path / "top_k.jax", 5, platforms=["cpu"])
     search = export.deserialize(bytearray((tmp_path / "top_k.jax").read_bytes()))
     assert search.platforms == ("cpu",)
-    model = a_recommender(n_items=3)
+    model = make_recommender(n_items=3)
     items, scores = search.call(model.users, model.items, np.full((6, 1), -1, np.int32))
     want = model.recommend(k=5, include_known=True)
     np.testing.assert_array_equal(items, np.where(want.present, want.items - 100, -1))
     np.testing.assert_allclose(scores, want.scores, rtol=1e-5, atol=1e-6)
 
 
-def test_refusals(tmp_path, monkeypatch):
+def test_rejects_invalid_arguments_and_missing_package(tmp_path, monkeypatch):
     with raises(ValueError, match="`k` must be at least 1, got 0"):
         export_top_k(tmp_path / "x", 0)
     with raises(ValueError, match="`platforms` must be one of cpu, cuda, rocm, tpu, got 'gpu'"):
@@ -113,7 +113,7 @@ def test_refusals(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_losses_are_loaded_elsewhere_with_their_gradients(tmp_path):
+def test_exported_losses_keep_gradients(tmp_path):
     """For any batch, with a vector-Jacobian product from the file."""
     rng = np.random.default_rng(0)
     pos, neg = (rng.normal(size=shape).astype(np.float32) for shape in ((7,), (7, 33)))
@@ -122,7 +122,7 @@ def test_losses_are_loaded_elsewhere_with_their_gradients(tmp_path):
         function = exported(loss, np.zeros(2, np.float32), np.zeros((2, 3), np.float32), b=2, n=3)
         assert function.platforms == PLATFORMS
         (tmp_path / f"{name}.jax").write_bytes(function.serialize(vjp_order=1))
-    elsewhere(
+    run_without_crl_jax(
         """
 import jax
 scores = np.load("scores.npz")
@@ -141,7 +141,7 @@ for path in Path().glob("*.jax"):
             np.testing.assert_allclose(got[field], want, rtol=2e-5, atol=1e-7)
 
 
-def test_named_tuples_are_arguments_and_results():
+def test_export_supports_named_tuples():
     def scores(tables):
         return losses.tower_scores(tables.users, tables.items)
 

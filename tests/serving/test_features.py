@@ -1,4 +1,4 @@
-"""New items and users by side features: vectors, lists, files, refusals."""
+"""New items and users by side features: vectors, lists, files, errors."""
 
 import jax
 import numpy as np
@@ -26,25 +26,25 @@ LOG = data.Interactions.from_arrays(
 @pytest.fixture(scope="module")
 def trained():
     """An encoder, its parameters and its schemas."""
-    of_films = data.FeatureSchema.fit(FILMS, LOG.item_ids, min_count=1)
-    of_people = data.FeatureSchema.fit(PEOPLE, LOG.user_ids, min_count=1)
+    film_schema = data.FeatureSchema.fit(FILMS, LOG.item_ids, min_count=1)
+    person_schema = data.FeatureSchema.fit(PEOPLE, LOG.user_ids, min_count=1)
     encoder = models.FeatureEncoder(
         3, 4, 5,
-        user_features=of_people.transform(PEOPLE, LOG.user_ids),
-        item_features=of_films.transform(FILMS, LOG.item_ids),
+        user_features=person_schema.transform(PEOPLE, LOG.user_ids),
+        item_features=film_schema.transform(FILMS, LOG.item_ids),
     )  # fmt: skip
-    return encoder, jax.jit(encoder.init)(jax.random.key(0)), of_people, of_films
+    return encoder, jax.jit(encoder.init)(jax.random.key(0)), person_schema, film_schema
 
 
 @pytest.fixture(params=["inner", "cosine"])
 def model(trained, request):
-    encoder, params, of_people, of_films = trained
+    encoder, params, person_schema, film_schema = trained
     return Recommender.from_tables(
         jax.jit(encoder.encode)(params),
         LOG,
         similarity=request.param,
-        user_model=FeatureModel.from_params(of_people, params["user_features"]),
-        item_model=FeatureModel.from_params(of_films, params["item_features"]),
+        user_model=FeatureModel.from_params(person_schema, params["user_features"]),
+        item_model=FeatureModel.from_params(film_schema, params["item_features"]),
     )
 
 
@@ -55,11 +55,11 @@ def scores(users, items, similarity):
     return users @ items.T
 
 
-def test_new_items_have_the_vectors_of_the_encoder(trained, model):
-    encoder, params, _, of_films = trained
+def test_new_item_vectors_match_encoder(trained, model):
+    encoder, params, _, film_schema = trained
     wider = model.with_items(FILMS)
     assert wider.known.item_ids.tolist() == [10, 11, 12, 13, 90, 91]
-    new = jax.jit(encoder.item_vectors)(params, of_films.transform(FILMS, [90, 91]))
+    new = jax.jit(encoder.item_vectors)(params, film_schema.transform(FILMS, [90, 91]))
     np.testing.assert_array_equal(wider.items[:4], model.items)
     np.testing.assert_allclose(wider.items[4:], new, rtol=1e-5, atol=1e-6)
     want = scores(model.users, wider.items, model.similarity)
@@ -74,9 +74,9 @@ def test_new_items_have_the_vectors_of_the_encoder(trained, model):
     assert model.known.n_items == 4
 
 
-def test_new_users_are_recommended_by_their_features(trained, model):
-    encoder, params, of_people, _ = trained
-    vector = jax.jit(encoder.user_vectors)(params, of_people.transform(PEOPLE, ["zoe"]))
+def test_recommends_for_new_users_from_features(trained, model):
+    encoder, params, person_schema, _ = trained
+    vector = jax.jit(encoder.user_vectors)(params, person_schema.transform(PEOPLE, ["zoe"]))
     want = scores(vector, model.items, model.similarity)[0]
     got = model.recommend_from_features(PEOPLE, "zoe", k=4)
     assert got.users.tolist() == ["zoe"]
@@ -89,7 +89,7 @@ def test_new_users_are_recommended_by_their_features(trained, model):
     assert not few.present[:, 1:].any()
 
 
-def test_a_file_keeps_the_feature_models(model, tmp_path):
+def test_save_keeps_feature_models(model, tmp_path):
     model.save(tmp_path / "recommender.npz")
     again = Recommender.load(tmp_path)
     assert again.item_model.schema == model.item_model.schema
@@ -109,17 +109,17 @@ def test_a_file_keeps_the_feature_models(model, tmp_path):
     ("weight", "message"),
     [(3e38, "within float32, got others for the user 2"), (1e38, "inner products within float32")],
 )
-def test_vectors_of_users_beyond_float32_are_refused(model, weight, message):
+def test_rejects_user_vectors_beyond_float32(model, weight, message):
     table = data.FeatureTable.from_columns([1, 2, 3], {"x": [0.0, 3.0, 1.0]})
     schema = data.FeatureSchema.fit(table)
     large = FeatureModel(schema, np.full((1, 5), weight, "f4"), np.zeros((0, 5), "f4"))
     items = 10 * np.ones((4, 5), "f4")
-    of_large = Recommender.from_tables((np.ones((3, 5), "f4"), items), LOG, user_model=large)
+    recommender = Recommender.from_tables((np.ones((3, 5), "f4"), items), LOG, user_model=large)
     with raises(ValueError, match=message):
-        of_large.recommend_from_features(table, [1, 2] if weight == 3e38 else [2])
+        recommender.recommend_from_features(table, [1, 2] if weight == 3e38 else [2])
 
 
-def test_refusals(model):
+def test_rejects_invalid_arguments(model):
     plain = Recommender.from_tables((model.users, model.items), LOG)
     with raises(ValueError, match="`item_model` must be given"):
         plain.with_items(FILMS)

@@ -37,7 +37,7 @@ def recommender(ids=INTEGERS, similarity="inner") -> Recommender:
 
 @each_ids
 @each_similarity
-def test_round_trip(tmp_path, ids, similarity):
+def test_save_load_round_trip(tmp_path, ids, similarity):
     model = recommender(ids, similarity)
     model.save(tmp_path / "run" / "recommender.npz")
     for path in (tmp_path / "run", str(tmp_path / "run" / "recommender.npz")):
@@ -49,7 +49,7 @@ def test_round_trip(tmp_path, ids, similarity):
         assert got.recommend(k=4).to_dict() == model.recommend(k=4).to_dict()
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
     paths = [tmp_path / f"x.{ending}" for ending in ("npz", "safetensors", "parquet")]
     model, other = recommender(), recommender(similarity="cosine")
     model.save(tmp_path / "recommender.npz")
@@ -71,7 +71,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors", "parquet"])
-def test_an_export_that_exceeds_the_space_is_an_error_of_the_system(ending, tmp_path):
+def test_export_without_disk_space_raises_os_error(ending, tmp_path):
     model, path = recommender(), tmp_path / f"x.{ending}"
     with space(100), raises(OSError, match=re.escape(str(path))):
         model.export(path)
@@ -80,7 +80,7 @@ def test_an_export_that_exceeds_the_space_is_an_error_of_the_system(ending, tmp_
 
 
 @pytest.mark.parametrize("keep", [0, 1, 300, -1, -40])
-def test_a_file_cut_short_is_named(tmp_path, keep):
+def test_reports_truncated_file(tmp_path, keep):
     path = tmp_path / "recommender.npz"
     recommender().save(path)
     path.write_bytes(path.read_bytes()[:keep])
@@ -88,7 +88,7 @@ def test_a_file_cut_short_is_named(tmp_path, keep):
         Recommender.load(tmp_path)
 
 
-def test_another_file_is_named(tmp_path):
+def test_reports_missing_and_foreign_files(tmp_path):
     with raises(FileNotFoundError, match=r"No recommender in .*: it holds no recommender"):
         Recommender.load(tmp_path)
     path = tmp_path / "state.npz"
@@ -130,7 +130,7 @@ def test_another_file_is_named(tmp_path):
         ({"users": None}, r"expected the arrays .* got \['indptr', 'item_ids', 'items', 'taken'"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, change, message):
+def test_reports_inconsistent_arrays(tmp_path, change, message):
     path = tmp_path / "recommender.npz"
     recommender().save(path)
     tree, meta = train.load_checkpoint(path)
@@ -151,7 +151,7 @@ def vectors(model: Recommender) -> tuple[np.ndarray, np.ndarray]:
 
 @each_ids
 @each_similarity
-def test_exports_hold_vectors_and_ids(tmp_path, ids, similarity):
+def test_export_contains_vectors_and_ids(tmp_path, ids, similarity):
     model = recommender(ids, similarity)
     for ending in ("npz", "safetensors", "parquet"):
         model.export(tmp_path / "deep" / f"x.{ending}")
@@ -197,7 +197,7 @@ def check(got: np.ndarray, want: np.ndarray) -> None:
         ("safetensors", 20, r"header of at most 20; export to \.npz or \.parquet"),
     ],
 )
-def test_what_cannot_be_exported_leaves_no_file(tmp_path, monkeypatch, ending, change, message):
+def test_failed_export_leaves_no_file(tmp_path, monkeypatch, ending, change, message):
     """An unknown ending, a package that is missing, and ids that are too long for a header."""
     if isinstance(change, str):
         monkeypatch.setitem(sys.modules, change, None)

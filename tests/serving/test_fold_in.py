@@ -24,26 +24,26 @@ def recommender(items: np.ndarray, similarity="inner", item_ids=None) -> Recomme
     )
 
 
-def least_squares(items: np.ndarray, taken: list[int], ridge: float) -> np.ndarray:
+def least_squares(items: np.ndarray, observed: list[int], ridge: float) -> np.ndarray:
     """The penalty as additional rows, the intercept as a column, solved by NumPy."""
     n, d = items.shape
     scatter = np.sum((items - items.mean(axis=0)) ** 2) / d
     left = np.block([[items, np.ones((n, 1))], [np.sqrt(ridge * scatter) * np.eye(d, d + 1)]])
-    right = np.concatenate([np.isin(np.arange(n), taken).astype(float), np.zeros(d)])
+    right = np.concatenate([np.isin(np.arange(n), observed).astype(float), np.zeros(d)])
     return np.linalg.lstsq(left, right)[0][:d]
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 999),
-    taken=st.lists(st.integers(0, 29), min_size=1, max_size=29, unique=True),
+    observed=st.lists(st.integers(0, 29), min_size=1, max_size=29, unique=True),
     ridge=st.sampled_from([None, 0.0, 0.01, 5.0]),
     similarity=st.sampled_from(["inner", "cosine"]),
 )
-def test_vectors_are_least_squares(seed, taken, ridge, similarity):
+def test_fold_in_matches_least_squares(seed, observed, ridge, similarity):
     rng = np.random.default_rng(seed)
     items = (rng.normal(size=(30, 4)) + rng.normal(size=4)).astype(np.float32)
-    got = recommender(items, similarity).fold_in(taken, ridge=ridge)
+    got = recommender(items, similarity).fold_in(observed, ridge=ridge)
     assert got.shape == (1, 4)
     assert got.dtype == np.float32
     table = items.astype(np.float64)
@@ -51,13 +51,13 @@ def test_vectors_are_least_squares(seed, taken, ridge, similarity):
         table /= np.linalg.norm(table, axis=1)[:, None]
     if ridge is None:
         ridge = {"inner": 0.3, "cosine": 3.0}[similarity]
-    want = least_squares(table, taken, ridge)
+    want = least_squares(table, observed, ridge)
     if similarity == "cosine":
         want /= np.linalg.norm(want)
     np.testing.assert_allclose(got[0], want, atol=1e-5 * np.abs(want).max())
 
 
-def test_lists_are_ranked_by_the_vectors_and_leave_out_what_was_given():
+def test_recommend_new_ranks_scores_and_excludes_basket():
     rng = np.random.default_rng(0)
     items = rng.normal(size=(30, 4))
     baskets = [[3, 4, 5], [7], [29, 0, 0, 29]]
@@ -78,13 +78,13 @@ def test_lists_are_ranked_by_the_vectors_and_leave_out_what_was_given():
         assert {*found.tolist()} == {1, 2, -1}
 
 
-def test_the_forms_of_items_agree():
+def test_input_forms_agree():
     table = np.random.default_rng(1).normal(size=(6, 3))
     model = recommender(table, item_ids=["a", "b", "c", "d", "e", "7"])
     lists = model.recommend_new([["a", "b"], ["7"]], 3).to_dict()
     # Another vocabulary, with some of the items in another order.
     log = Interactions.from_arrays([50, 50, 60], ["b", "a", "7"])
-    for asked, users in (
+    for given_items, users in (
         (["b", "a", "b"], {0: 0}),
         ("7", {0: 1}),
         ({"ann": ("a", "b"), "bob": np.array([7])}, {"ann": 0, "bob": 1}),
@@ -94,12 +94,12 @@ def test_the_forms_of_items_agree():
         ({}, {}),
     ):
         want = {user: lists[row] for user, row in users.items()}
-        assert model.recommend_new(asked, 3).to_dict() == want
+        assert model.recommend_new(given_items, 3).to_dict() == want
 
 
 @pytest.mark.parametrize("similarity", ["inner", "cosine"])
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
-def test_the_scale_of_the_items_does_not_matter(similarity, scale):
+def test_item_scale_does_not_change_lists(similarity, scale):
     items = np.random.default_rng(2).normal(size=(30, 4))
     want = recommender(items, similarity).recommend_new([1, 2, 3], 20)
     got = recommender(items * scale, similarity).recommend_new([1, 2, 3], 20)
@@ -120,7 +120,7 @@ DEGENERATE = {
 @pytest.mark.parametrize("similarity", ["inner", "cosine"])
 @pytest.mark.parametrize("items", DEGENERATE.values(), ids=DEGENERATE)
 @pytest.mark.parametrize("ridge", [None, 0])
-def test_degenerate_items_give_numbers(items, similarity, ridge):
+def test_degenerate_items_give_finite_scores(items, similarity, ridge):
     model = recommender(items, similarity)
     got = model.recommend_new([[0], [0, 1, 2, 3, 4]], 5, ridge=ridge)
     assert np.isfinite(got.scores[0, :4]).all()
@@ -128,7 +128,7 @@ def test_degenerate_items_give_numbers(items, similarity, ridge):
     assert np.isfinite(model.fold_in([0, 1], ridge=ridge)).all()
 
 
-def test_what_cannot_be_folded_in_is_named():
+def test_reports_invalid_fold_in_inputs():
     model = recommender(np.random.default_rng(3).normal(size=(6, 3)))
     for items in ([], [[1], []], {"ann": []}, np.array([], int)):
         with raises(ValueError, match="must hold an item of the new user"):
@@ -147,35 +147,37 @@ def test_what_cannot_be_folded_in_is_named():
             fold([1])
 
 
-def test_a_user_of_the_model_is_found_again():
+def test_fold_in_recovers_trained_user():
     """If a trained user's scores equal the interactions, folding in recovers that user."""
     rng = np.random.default_rng(4)
     item_table = np.eye(8)[rng.integers(0, 8, 60)]  # eight kinds of items
     user_table = (rng.random((40, 8)) < 0.4).astype(float)
     user_table[:, 0] = 1
-    taken = user_table @ item_table.T > 0
+    observed = user_table @ item_table.T > 0
     # Each user has half of the liked items; the other half ranks first among the unseen ones.
-    given = taken & (rng.random(taken.shape) < 0.5)
-    given[:, 0] = taken[:, 0]
+    given = observed & (rng.random(observed.shape) < 0.5)
+    given[:, 0] = observed[:, 0]
     given[:, 0] |= ~given.any(axis=1)
     model = recommender(item_table)
     baskets = [np.flatnonzero(row).tolist() for row in given]
     got = model.recommend_new(baskets, 5)
-    found = np.take_along_axis(taken, got.items, 1)
+    found = np.take_along_axis(observed, got.items, 1)
     assert found.mean() > 0.9
 
 
-def test_the_benchmark_holds_out_what_it_says():
+def test_benchmark_holds_out_stated_fraction():
     log = data.simulate(n_users=250, n_items=200, seed=0, n_exposed=150).interactions
-    held, given, test = fold_in.hold_out(log, draw=3)
-    assert len(np.unique(held)) == 200
+    held_users, given, test = fold_in.hold_out(log, draw=3)
+    assert len(np.unique(held_users)) == 200
     assert not (given & test).any()
-    np.testing.assert_array_equal(given | test, np.isin(log.users, held))
-    taken, tested = (np.bincount(log.users[x], minlength=250)[held] for x in (given | test, test))
-    np.testing.assert_array_equal(tested, np.round(0.2 * taken))
+    np.testing.assert_array_equal(given | test, np.isin(log.users, held_users))
+    observed, tested = (
+        np.bincount(log.users[x], minlength=250)[held_users] for x in (given | test, test)
+    )
+    np.testing.assert_array_equal(tested, np.round(0.2 * observed))
 
 
-def test_the_benchmark_minimises_what_it_says():
+def test_benchmark_minimises_stated_loss():
     """At a minimum the gradient is 0, by finite differences of the formula."""
     rng = np.random.default_rng(0)
     items, x = rng.normal(size=(40, 3)), (rng.random((2, 40)) < 0.3).astype(float)
@@ -190,7 +192,7 @@ def test_the_benchmark_minimises_what_it_says():
         np.testing.assert_allclose(slopes, 0, atol=1e-7)
 
 
-def test_the_figures_told_are_those_measured():
+def test_documented_results_match_csv():
     rows = defaultdict(list)
     for row in read_csv(Path(__file__).parents[2] / "benchmarks" / "results" / "fold_in.csv"):
         rows[row["similarity"], row["method"]].append(float(row["ndcg@20"]))
@@ -202,7 +204,7 @@ def test_the_figures_told_are_those_measured():
 
 
 @pytest.mark.parametrize("users", [[1, "b"], [("web", 1), ("app", 2)], ["a", "b"], [5, 7], [1.5]])
-def test_names_of_new_users_come_back_unchanged(users):
+def test_new_user_names_are_preserved(users):
     log = Interactions.from_arrays(["a", "a", "b"], ["x", "y", "z"])
     model = Recommender.from_tables((np.eye(2, 3), np.eye(3)), log)
     lists = model.recommend_new({user: ["x"] for user in users}, k=1)

@@ -54,22 +54,22 @@ def hub(tmp_path):
     return LocalHub(tmp_path)
 
 
-def a_log() -> Interactions:
+def make_log() -> Interactions:
     ids = {"user_ids": np.array(["ann", "bob", "eve"]), "item_ids": np.arange(4) + 10}
     return Interactions.from_arrays([0, 0, 2], [3, 1, 0], **ids)
 
 
-def a_recommender(seed=0) -> Recommender:
+def make_recommender(seed=0) -> Recommender:
     rng = np.random.default_rng(seed)
-    return Recommender.from_tables((rng.normal(size=(3, 5)), rng.normal(size=(4, 5))), a_log())
+    return Recommender.from_tables((rng.normal(size=(3, 5)), rng.normal(size=(4, 5))), make_log())
 
 
-def same_lists(a, b):
+def assert_same_lists(a, b):
     assert type(a) is type(b)
     assert a.recommend(k=4).to_dict() == b.recommend(k=4).to_dict()
 
 
-def test_methods_of_the_real_hub_take_the_arguments():
+def test_stub_matches_hub_api_signatures():
     """The methods of :class:`LocalHub` have the signatures of ``HfApi``."""
     import inspect
 
@@ -84,30 +84,30 @@ def test_methods_of_the_real_hub_take_the_arguments():
 
 
 @pytest.mark.parametrize("kind", ["vectors", "baseline"])
-def test_round_trip(hub, kind):
-    model = a_recommender()
+def test_push_and_load_round_trip(hub, kind):
+    model = make_recommender()
     if kind == "baseline":
-        model = BaselineRecommender.from_fitted(baselines.EASE().fit(a_log()))
+        model = BaselineRecommender.from_fitted(baselines.EASE().fit(make_log()))
     commit = serving.push_to_hub(model, "me/toy", api=hub, **CARD)
     assert hub.repos["me/toy"]["private"]
-    same_lists(serving.from_hub("me/toy", api=hub), model)
-    same_lists(serving.from_hub("me/toy", revision=commit, api=hub), model)
-    same_lists(serving.load(hub.root / "me/toy/main"), model)
+    assert_same_lists(serving.from_hub("me/toy", api=hub), model)
+    assert_same_lists(serving.from_hub("me/toy", revision=commit, api=hub), model)
+    assert_same_lists(serving.load(hub.root / "me/toy/main"), model)
 
 
-def test_revisions(hub):
-    old, new = a_recommender(0), a_recommender(1)
+def test_loads_requested_revision(hub):
+    old, new = make_recommender(0), make_recommender(1)
     first = serving.push_to_hub(old, "me/toy", api=hub)
     serving.push_to_hub(new, "me/toy", api=hub, private=False, message="Retrain")
     serving.push_to_hub(new, "me/toy", api=hub, branch="next")
     assert hub.repos["me/toy"] == {"private": True, "branches": ["main", "next"]}
-    same_lists(serving.from_hub("me/toy", api=hub), new)
-    same_lists(serving.from_hub("me/toy", revision="next", api=hub), new)
-    same_lists(serving.from_hub("me/toy", revision=first, api=hub), old)
+    assert_same_lists(serving.from_hub("me/toy", api=hub), new)
+    assert_same_lists(serving.from_hub("me/toy", revision="next", api=hub), new)
+    assert_same_lists(serving.from_hub("me/toy", revision=first, api=hub), old)
 
 
-def test_the_model_card(tmp_path):
-    serving.save_for_hub(tmp_path, a_recommender(), "me/toy", **CARD)
+def test_model_card_has_metadata_and_metrics(tmp_path):
+    serving.save_for_hub(tmp_path, make_recommender(), "me/toy", **CARD)
     card = huggingface_hub.ModelCard.load(tmp_path / "README.md")
     assert card.data.license == "apache-2.0"
     assert card.data.library_name == "crl_jax"
@@ -129,8 +129,8 @@ def test_the_model_card(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_card_without_details(tmp_path):
-    serving.save_for_hub(tmp_path, a_recommender(), "me/toy")
+def test_model_card_without_details(tmp_path):
+    serving.save_for_hub(tmp_path, make_recommender(), "me/toy")
     card = huggingface_hub.ModelCard.load(tmp_path / "README.md")
     assert card.data.license is None
     assert card.data.eval_results is None
@@ -139,8 +139,8 @@ def test_a_card_without_details(tmp_path):
     assert "Training" not in card.text
 
 
-def test_histories_are_left_out_on_request(tmp_path):
-    model = a_recommender()
+def test_include_known_false_omits_histories(tmp_path):
+    model = make_recommender()
     serving.save_for_hub(tmp_path, model, "me/toy", include_known=False)
     got = Recommender.load(tmp_path)
     assert len(got.known) == 0
@@ -148,18 +148,20 @@ def test_histories_are_left_out_on_request(tmp_path):
     assert got.recommend(k=4).to_dict() == everything
     assert "no interactions" in (tmp_path / "README.md").read_text()
     assert "| interactions | 3 |" in (tmp_path / "README.md").read_text()
-    baseline = BaselineRecommender.from_fitted(baselines.Popularity().fit(a_log()))
+    baseline = BaselineRecommender.from_fitted(baselines.Popularity().fit(make_log()))
     with raises(ValueError, match="`include_known` must be True for a baseline"):
         serving.save_for_hub(tmp_path, baseline, "me/toy", include_known=False)
 
 
-def test_checksums(hub):
-    serving.push_to_hub(a_recommender(0), "me/toy", api=hub)
+def test_verifies_checksums(hub):
+    serving.push_to_hub(make_recommender(0), "me/toy", api=hub)
     facts = json.loads((hub.root / "me/toy/main/config.json").read_text())
-    same_lists(serving.from_hub("me/toy", sha256=facts["sha256"], api=hub), a_recommender(0))
+    assert_same_lists(
+        serving.from_hub("me/toy", sha256=facts["sha256"], api=hub), make_recommender(0)
+    )
     with raises(ValueError, match=r"me/toy/recommender.npz: expected the sha256 0{64}, got"):
         serving.from_hub("me/toy", sha256="0" * 64, api=hub)
-    a_recommender(1).save(hub.root / "me/toy/main/recommender.npz")
+    make_recommender(1).save(hub.root / "me/toy/main/recommender.npz")
     with raises(ValueError, match=f"expected the sha256 {facts['sha256']}"):
         serving.from_hub("me/toy", api=hub)
 
@@ -168,8 +170,8 @@ def test_checksums(hub):
     "content",
     [b"{}", b"3", b'{"sha256":', b"\xff", b"[" * 100_000, b'{"sha256": null}', b'{"sha256": "ab"}'],
 )
-def test_a_config_without_a_checksum_is_named(hub, content):
-    serving.push_to_hub(a_recommender(), "me/toy", api=hub)
+def test_rejects_config_without_checksum(hub, content):
+    serving.push_to_hub(make_recommender(), "me/toy", api=hub)
     (hub.root / "me/toy/main/config.json").write_bytes(content)
     message = "`repo_id` must name a repository .*'me/toy', whose config.json has no sha256"
     with raises(ValueError, match=message):
@@ -190,19 +192,19 @@ def test_a_config_without_a_checksum_is_named(hub, content):
         ({"config": {"lr": float("inf")}}, "`config` must hold values that JSON can represent"),
     ],
 )  # fmt: skip
-def test_refusals_before_any_upload(hub, arguments, message):
+def test_rejects_invalid_arguments_before_upload(hub, arguments, message):
     with raises(ValueError, match=message):
-        serving.push_to_hub(a_recommender(), **{"repo_id": "me/toy", "api": hub} | arguments)
+        serving.push_to_hub(make_recommender(), **{"repo_id": "me/toy", "api": hub} | arguments)
     assert not list(hub.root.glob("*/*/*"))
     assert not hub.repos
 
 
-def test_refusals_of_from_hub(hub, monkeypatch):
+def test_from_hub_rejects_invalid_arguments(hub, monkeypatch):
     with raises(ValueError, match="`sha256` must be 64 lower-case hexadecimal digits, got 'abc'"):
         serving.from_hub("me/toy", sha256="abc", api=hub)
     with raises(ValueError, match="`repo_id` must have the form"):
         serving.from_hub("a/b/c", api=hub)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    for call in (serving.from_hub, lambda to: serving.push_to_hub(a_recommender(), to)):
+    for call in (serving.from_hub, lambda to: serving.push_to_hub(make_recommender(), to)):
         with raises(ImportError, match=r"needs huggingface_hub: pip install 'crl_jax\[hub\]'"):
             call("me/toy")

@@ -1,4 +1,4 @@
-"""A recommender's answers equal brute force in float64, in terms of the original ids."""
+"""Recommender results match brute force in float64, in terms of the original ids."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,12 +17,12 @@ from crl_jax.serving import Recommender, _rank
 N_USERS, N_ITEMS, DIM = 11, 21, 3
 
 
-def log_of(taken: np.ndarray, users=None, items=None) -> Interactions:
+def log_of(observed: np.ndarray, users=None, items=None) -> Interactions:
     """Returns interactions from a matrix of 0 and 1."""
     return Interactions.from_arrays(
-        *np.nonzero(taken),
-        user_ids=np.arange(taken.shape[0]) if users is None else users,
-        item_ids=np.arange(taken.shape[1]) if items is None else items,
+        *np.nonzero(observed),
+        user_ids=np.arange(observed.shape[0]) if users is None else users,
+        item_ids=np.arange(observed.shape[1]) if items is None else items,
     )
 
 
@@ -33,9 +33,9 @@ def matrices(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return users, items, rng.random((N_USERS, N_ITEMS)) < rng.random()
 
 
-def brute_force(scores: np.ndarray, barred: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def brute_force(scores: np.ndarray, masked: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and scores by a full sort, ties ordered by row; -1 and -inf as padding."""
-    scores = np.where(barred, -np.inf, scores)
+    scores = np.where(masked, -np.inf, scores)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     values = np.take_along_axis(scores, order, 1)
     rows = np.where(values > -np.inf, order, -1)
@@ -49,8 +49,8 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide(a @ b.T, lengths, out=np.zeros(lengths.shape), where=lengths > 0)
 
 
-def untaken(ids=None) -> Recommender:
-    """Three users, none of whom has an item: the best of each is that of the same row."""
+def recommender_without_history(ids=None) -> Recommender:
+    """Three users without interactions; the best item of each user is that of the same row."""
     table = np.eye(3, dtype=np.float32)
     return Recommender.from_tables((table, table), log_of(np.zeros((3, 3), bool), ids, ids))
 
@@ -67,20 +67,20 @@ rows_of_items = st.none() | st.lists(st.integers(0, N_ITEMS - 1), max_size=N_ITE
     candidates=rows_of_items,
     exclude=rows_of_items,
 )
-def test_lists_are_those_of_a_full_sort(seed, k, users, include_known, candidates, exclude):
-    user_table, item_table, taken = matrices(seed)
-    model = Recommender.from_tables((user_table, item_table), log_of(taken))
+def test_recommend_matches_full_sort(seed, k, users, include_known, candidates, exclude):
+    user_table, item_table, observed = matrices(seed)
+    model = Recommender.from_tables((user_table, item_table), log_of(observed))
     got = model.recommend(
         users, k, include_known=include_known, candidates=candidates, exclude=exclude
     )
 
     rows = np.arange(N_USERS) if users is None else np.array(users, int)
-    barred = np.zeros((len(rows), N_ITEMS), bool) if include_known else taken[rows]
+    masked = np.zeros((len(rows), N_ITEMS), bool) if include_known else observed[rows]
     if candidates is not None:
-        barred = barred | ~np.isin(np.arange(N_ITEMS), candidates)
+        masked = masked | ~np.isin(np.arange(N_ITEMS), candidates)
     if exclude is not None:
-        barred = barred | np.isin(np.arange(N_ITEMS), exclude)
-    want, scores = brute_force(user_table.astype(float)[rows] @ item_table.T, barred, k)
+        masked = masked | np.isin(np.arange(N_ITEMS), exclude)
+    want, scores = brute_force(user_table.astype(float)[rows] @ item_table.T, masked, k)
     np.testing.assert_array_equal(got.users, rows)
     np.testing.assert_array_equal(got.items, want)
     np.testing.assert_array_equal(got.scores, scores)
@@ -89,25 +89,25 @@ def test_lists_are_those_of_a_full_sort(seed, k, users, include_known, candidate
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
-def test_cosines_do_not_depend_on_lengths(scale):
+def test_cosine_lists_do_not_depend_on_vector_norms(scale):
     rng = np.random.default_rng(0)
     user_table, item_table = rng.normal(size=(N_USERS, DIM)), rng.normal(size=(N_ITEMS, DIM))
     user_table[3] = item_table[4] = 0  # no direction: a cosine of 0 with everything
-    taken = rng.random((N_USERS, N_ITEMS)) < 0.3
+    observed = rng.random((N_USERS, N_ITEMS)) < 0.3
     tables = user_table * scale, item_table * scale
-    got = Recommender.from_tables(tables, log_of(taken), similarity="cosine").recommend(k=6)
-    want, scores = brute_force(cosines(user_table, item_table), taken, 6)
+    got = Recommender.from_tables(tables, log_of(observed), similarity="cosine").recommend(k=6)
+    want, scores = brute_force(cosines(user_table, item_table), observed, 6)
     np.testing.assert_array_equal(got.items, want)
     np.testing.assert_allclose(got.scores, scores, atol=2e-7)
 
 
-def test_any_number_of_users_in_any_order_shares_three_programs():
+def test_number_of_users_compiles_at_most_three_programs():
     rng = np.random.default_rng(1)
     n = 700
     user_table, item_table = rng.normal(size=(n, 4)), rng.normal(size=(30, 4))
-    taken = rng.random((n, 30)) < 0.2
-    model = Recommender.from_tables((user_table, item_table), log_of(taken))
-    want, _ = brute_force(user_table @ item_table.T, taken, 7)
+    observed = rng.random((n, 30)) < 0.2
+    model = Recommender.from_tables((user_table, item_table), log_of(observed))
+    want, _ = brute_force(user_table @ item_table.T, observed, 7)
     _rank._best.clear_cache()
     for users in ([5], list(range(9)), rng.permutation(n), range(100), rng.integers(0, n, 650)):
         got = model.recommend(users, 7)
@@ -121,7 +121,7 @@ def test_any_number_of_users_in_any_order_shares_three_programs():
 
 
 @given(n=st.integers(0, 2000), n_rows=st.sampled_from([10, 2**19, 2**21, 2**26, 2**30]))
-def test_blocks_cover_everyone_once_within_their_memory(n, n_rows):
+def test_blocks_cover_all_users_within_memory_limit(n, n_rows):
     blocks = list(_rank._blocks(n, n_rows))
     assert [i for start, stop, *_ in blocks for i in range(start, stop)] == list(range(n))
     for start, stop, size, together in blocks:
@@ -131,24 +131,24 @@ def test_blocks_cover_everyone_once_within_their_memory(n, n_rows):
 
 
 @pytest.mark.parametrize("n", [600, 1024, 1100])
-def test_blocks_that_go_together_give_what_each_gives(n, monkeypatch):
+def test_batched_blocks_match_full_sort(n, monkeypatch):
     rng = np.random.default_rng(n)
     user_table, item_table = rng.normal(size=(n, 4)), rng.normal(size=(30, 4))
     # Histories of very different lengths, one of them empty and one with all items.
-    taken = rng.random((n, 30)) < rng.random((n, 1)) ** 3
-    taken[0], taken[n // 2] = False, True
-    model = Recommender.from_tables((user_table, item_table), log_of(taken))
+    observed = rng.random((n, 30)) < rng.random((n, 1)) ** 3
+    observed[0], observed[n // 2] = False, True
+    model = Recommender.from_tables((user_table, item_table), log_of(observed))
     monkeypatch.setattr(_rank, "_BLOCKS_PER_CALL", 2)
     got = model.recommend(None, 7)
-    want, _ = brute_force(user_table @ item_table.T, taken, 7)
+    want, _ = brute_force(user_table @ item_table.T, observed, 7)
     np.testing.assert_array_equal(got.items, want)
 
 
-def test_a_wide_table_of_half_precision_is_scored_in_float32():
+def test_bfloat16_tables_are_scored_in_float32():
     rng = np.random.default_rng(2)
     users, items = (jnp.asarray(rng.normal(size=(n, 8)), jnp.bfloat16) for n in (4, 50))
-    taken = np.zeros((4, 50), bool)
-    got = Recommender.from_tables((users, items), log_of(taken)).recommend(k=50)
+    observed = np.zeros((4, 50), bool)
+    got = Recommender.from_tables((users, items), log_of(observed)).recommend(k=50)
     scores = np.asarray(users, np.float64) @ np.asarray(items, np.float64).T
     np.testing.assert_allclose(got.scores, -np.sort(-scores, axis=1), rtol=1e-5, atol=1e-6)
 
@@ -177,8 +177,8 @@ WITH_A_NUMBER = np.array(["x", "7", "y"])
         (WITH_A_NUMBER, 7, [1]),
     ],
 )
-def test_users_are_asked_for_by_their_ids(ids, asked, places):
-    got = untaken(ids).recommend(asked, 1)
+def test_users_are_selected_by_original_ids(ids, asked, places):
+    got = recommender_without_history(ids).recommend(asked, 1)
     np.testing.assert_array_equal(got.users, ids[places])
     np.testing.assert_array_equal(got.items[:, 0], ids[places])
 
@@ -190,9 +190,9 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_an_unknown_id_is_named(kind):
+def test_reports_unknown_ids(kind):
     known, ids = ("010", TEXT) if kind == "text" else (10, INTEGERS)
-    model = untaken(ids)
+    model = recommender_without_history(ids)
     asks = (
         model.recommend,
         model.similar_users,
@@ -200,10 +200,10 @@ def test_an_unknown_id_is_named(kind):
         lambda x: model.recommend(known, candidates=x),
         lambda x: model.recommend(known, exclude=x),
     )
-    for asked in UNKNOWN[kind]:
+    for query_ids in UNKNOWN[kind]:
         for ask in asks:
             with raises(ValueError, match=r"Unknown (user|item) id .*none of the 3, "):
-                ask(asked)
+                ask(query_ids)
 
 
 @pytest.mark.parametrize(
@@ -220,23 +220,23 @@ def test_an_unknown_id_is_named(kind):
           for k in (0, -1)),
     ],
 )  # fmt: skip
-def test_requests_that_cannot_be_met_are_refused(ask, message):
+def test_rejects_invalid_requests(ask, message):
     with raises(ValueError, match=message):
-        ask(untaken())
+        ask(recommender_without_history())
 
 
 @pytest.mark.parametrize("huge", [1.0, 1e30, 1e-30])
-def test_neighbours_are_those_of_the_greatest_cosines(huge):
+def test_neighbours_have_greatest_cosines(huge):
     rng = np.random.default_rng(3)
     user_table, item_table = rng.normal(size=(N_USERS, DIM)), rng.normal(size=(N_ITEMS, DIM))
     tables = user_table / huge, item_table * huge
     model = Recommender.from_tables(tables, log_of(np.ones((N_USERS, N_ITEMS), bool)))
     for ask, table in ((model.similar_users, user_table), (model.similar_items, item_table)):
-        for asked in ([4], [7, 0, 7]):
-            got = ask(asked, 5)
-            itself = np.arange(len(table)) == np.array(asked)[:, None]
-            want, scores = brute_force(cosines(table[asked], table), itself, 5)
-            np.testing.assert_array_equal(got.ids, asked)
+        for query_ids in ([4], [7, 0, 7]):
+            got = ask(query_ids, 5)
+            itself = np.arange(len(table)) == np.array(query_ids)[:, None]
+            want, scores = brute_force(cosines(table[query_ids], table), itself, 5)
+            np.testing.assert_array_equal(got.ids, query_ids)
             np.testing.assert_array_equal(got.neighbours, want)
             np.testing.assert_allclose(got.scores, scores, atol=2e-7)
     assert (model.similar_users(3, N_USERS).neighbours[0, -1]) == -1  # users exclude themselves
@@ -260,7 +260,7 @@ ZEROS = np.zeros((3, 1))
         (np.full((3, 1), "x"), ZEROS, "inner", "`users` must be numbers"),
     ],
 )
-def test_what_cannot_serve_is_refused(users, items, similarity, message):
+def test_rejects_invalid_tables(users, items, similarity, message):
     with raises((ValueError, TypeCheckError)) as refused:
         Recommender.from_tables(
             (users, items), log_of(np.zeros((3, 3), bool)), similarity=similarity
@@ -269,26 +269,26 @@ def test_what_cannot_serve_is_refused(users, items, similarity, message):
         assert refused.match(message)
 
 
-def test_what_is_known_comes_in_any_form():
-    taken = np.array([[1, 0, 1], [0, 1, 0]])
+def test_accepts_known_interactions_in_any_form():
+    observed = np.array([[1, 0, 1], [0, 1, 0]])
     tables = np.eye(2, 3), np.eye(3)
-    want = Recommender.from_tables(tables, log_of(taken)).recommend(k=3).to_dict()
-    pairs = np.argwhere(taken)
+    want = Recommender.from_tables(tables, log_of(observed)).recommend(k=3).to_dict()
+    pairs = np.argwhere(observed)
     columns = {"user": pairs[:, 0], "item": pairs[:, 1]}
     frames = polars.DataFrame(columns), pandas.DataFrame(columns)
-    for known in (scipy.sparse.csr_array(taken), pairs, *frames):
+    for known in (scipy.sparse.csr_array(observed), pairs, *frames):
         assert Recommender.from_tables(tables, known).recommend(k=3).to_dict() == want
     with raises(ValueError, match="must be Interactions, a SciPy sparse"):
         Recommender.from_tables(tables, 3.0)
 
 
-def test_tables_come_as_a_pair_a_mapping_or_with_attributes():
+def test_tables_may_be_pair_mapping_or_object():
     class Tables:
         users, items = np.eye(3), 2 * np.eye(3)
 
     log = log_of(np.zeros((3, 3), bool))
-    made = (Tables(), {"users": Tables.users, "items": Tables.items}, [Tables.users, Tables.items])
-    for tables in made:
+    forms = (Tables(), {"users": Tables.users, "items": Tables.items}, [Tables.users, Tables.items])
+    for tables in forms:
         model = Recommender.from_tables(tables, log)
         np.testing.assert_array_equal(model.recommend(1, 1).scores, [[2.0]])
     assert repr(model) == "Recommender(3 users, 3 items, width 3, inner)"
@@ -298,11 +298,11 @@ def test_tables_come_as_a_pair_a_mapping_or_with_attributes():
 
 
 @pytest.mark.parametrize("ids", [INTEGERS, TEXT])
-def test_results_in_other_forms(ids):
+def test_results_convert_to_dict_rows_and_dataframes(ids):
     """The first user has all items but one, the second all, the third none."""
-    taken = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
+    observed = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
     table = np.array([[1.0], [2.0], [3.0]])
-    model = Recommender.from_tables((table, table), log_of(taken, ids, ids))
+    model = Recommender.from_tables((table, table), log_of(observed, ids, ids))
     got = model.recommend(k=2)
     a, b, c = ids.tolist()
     assert got.to_dict() == {a: [(c, 3.0)], b: [], c: [(c, 9.0), (b, 6.0)]}
@@ -314,15 +314,17 @@ def test_results_in_other_forms(ids):
     assert got.to_polars().rows() == rows
     assert got.to_polars().columns == ["user", "rank", "item", "score"]
     assert list(got.to_pandas().itertuples(index=False, name=None)) == rows
-    alike = model.similar_items(ids[:1], 1)
-    assert alike.to_polars().columns == ["id", "rank", "neighbour", "score"]
-    assert alike.to_dict() == {a: [(b, 1.0)]}
+    similar = model.similar_items(ids[:1], 1)
+    assert similar.to_polars().columns == ["id", "rank", "neighbour", "score"]
+    assert similar.to_dict() == {a: [(b, 1.0)]}
 
 
 @pytest.mark.parametrize("similarity", ["inner", "cosine"])
-def test_scores_of_pairs_equal_those_of_lists(similarity):
-    user_table, item_table, taken = matrices(1)
-    model = Recommender.from_tables((user_table, item_table), log_of(taken), similarity=similarity)
+def test_pair_scores_match_list_scores(similarity):
+    user_table, item_table, observed = matrices(1)
+    model = Recommender.from_tables(
+        (user_table, item_table), log_of(observed), similarity=similarity
+    )
     for user in range(N_USERS):
         lists = model.recommend(user, N_ITEMS, include_known=True)
         np.testing.assert_allclose(model.score(user, lists.items[0]), lists.scores[0], atol=1e-6)
@@ -337,20 +339,20 @@ def test_scores_of_pairs_equal_those_of_lists(similarity):
 
 
 def test_cold_users_are_marked():
-    taken = np.array([[1, 0], [0, 0], [0, 1]], bool)
-    model = Recommender.from_tables((np.ones((3, 1)), np.ones((2, 1))), log_of(taken))
+    observed = np.array([[1, 0], [0, 0], [0, 1]], bool)
+    model = Recommender.from_tables((np.ones((3, 1)), np.ones((2, 1))), log_of(observed))
     assert model.recommend([1, 2, 0], 1).is_cold.tolist() == [True, False, False]
     assert model.recommend(k=1, include_known=True).is_cold.tolist() == [False, True, False]
     assert model.recommend_new([[0], [1]], 1).is_cold.tolist() == [False, False]
 
 
 @pytest.mark.parametrize("only", [None, [0, 3, 4, 7]])
-def test_a_forked_process_recommends_the_same(only, monkeypatch):
+def test_forked_process_gives_same_lists(only, monkeypatch):
     """Avoids XLA, whose threads do not survive a fork."""
     rng = np.random.default_rng(0)
-    taken = rng.random((6, 9)) < 0.4
+    observed = rng.random((6, 9)) < 0.4
     tables = rng.integers(-3, 4, (6, 4)), rng.integers(-3, 4, (9, 4))  # sums without rounding
-    model = Recommender.from_tables(tables, log_of(taken))
+    model = Recommender.from_tables(tables, log_of(observed))
     want = model.recommend(k=7, candidates=only)
     monkeypatch.setattr(_rank.os, "getpid", lambda: -1)
     monkeypatch.setattr(_rank, "_best", None)
