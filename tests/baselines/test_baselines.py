@@ -53,7 +53,7 @@ def inverse_of(counts, power):
     return np.where(counts > 0, np.maximum(counts, 1.0) ** -power, 0)
 
 
-def neighbours(histories, of, x=None):
+def reference_item_knn(histories, of, x=None):
     x = histories if x is None else x
     n_items, counts = x.shape[1], x.sum(axis=0)
     weights = np.zeros((n_items, n_items))
@@ -68,7 +68,7 @@ def neighbours(histories, of, x=None):
     return histories @ weights
 
 
-def walks(x, of):
+def reference_rp3beta(x, of):
     counts, degrees = x.sum(axis=0), x.sum(axis=1)
     n_items = len(counts)
     weights = np.zeros((n_items, n_items))
@@ -84,7 +84,7 @@ def walks(x, of):
     return x @ weights
 
 
-def regressions(x, of):
+def reference_ease(x, of):
     """Ridge regression of each item on all others."""
     weights = np.zeros((x.shape[1], x.shape[1]))
     for j in range(x.shape[1]):
@@ -95,10 +95,10 @@ def regressions(x, of):
     return x @ weights
 
 
-def local_regressions(x, of):
+def reference_sparse_ease(x, of):
     """Ridge regression of each item on its neighbours."""
     weights = np.zeros((x.shape[1], x.shape[1]))
-    near = neighbours(np.eye(x.shape[1]), ItemKNN(of.n_neighbours), x)
+    near = reference_item_knn(np.eye(x.shape[1]), ItemKNN(of.n_neighbours), x)
     for j in range(x.shape[1]):
         own = np.flatnonzero(near[:, j])
         gram = x[:, own].T @ x[:, own] + of.l2 * np.eye(len(own))
@@ -106,7 +106,7 @@ def local_regressions(x, of):
     return x @ weights
 
 
-def alternating(x, of):
+def reference_ials(x, of):
     def solve(x, fixed):
         found = []
         for row in x:
@@ -129,14 +129,14 @@ def normalized(x):
     return inverse_of(users, 0.5)[:, None] * x * inverse_of(items, 0.5)
 
 
-def filtered(x, of):
+def reference_gfcf(x, of):
     graph, degree = normalized(x), x.sum(axis=0)
     right = np.linalg.svd(graph)[2][: of.rank].T
     ideal = (x * inverse_of(degree, 0.5)) @ right @ right.T * degree**0.5
     return x @ graph.T @ graph + of.weight * ideal
 
 
-def blurred_and_sharpened(x, of):
+def reference_bspm(x, of):
     """Scores by one step of the classical Runge-Kutta method."""
     graph, degree = normalized(x), x.sum(axis=0)
     right = np.linalg.svd(graph)[2][: of.rank].T
@@ -154,7 +154,7 @@ def blurred_and_sharpened(x, of):
     return (1 - of.blurred) * sharpened + of.blurred * blurred
 
 
-def interpolated(x, of):
+def reference_chebycf(x, of):
     graph, degree = normalized(x), x.sum(axis=0)
     right = np.linalg.svd(graph)[2][: of.rank].T
     values, axes = np.linalg.eigh(np.eye(x.shape[1]) - 2 * graph.T @ graph)
@@ -171,15 +171,15 @@ def interpolated(x, of):
 
 REFERENCES = {
     Popularity: lambda x, of: np.tile(x.sum(axis=0), (len(x), 1)),
-    ItemKNN: neighbours, RP3beta: walks, EASE: regressions, SparseEASE: local_regressions,
-    IALS: alternating, GFCF: filtered, ChebyCF: interpolated,
-    BSPM: blurred_and_sharpened,
+    ItemKNN: reference_item_knn, RP3beta: reference_rp3beta, EASE: reference_ease,
+    SparseEASE: reference_sparse_ease, IALS: reference_ials, GFCF: reference_gfcf,
+    ChebyCF: reference_chebycf, BSPM: reference_bspm,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("sizes", [(15, 9), (8, 14)], ids=["more users", "more items"])
 @pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
-def test_scores_equal_the_definition(of, sizes):
+def test_scores_match_definition(of, sizes):
     """An item without interactions may score anything equal for all: it is never recommended."""
     log, x = log_of(*sizes)
     got = of.fit(log).scores(np.arange(len(x)))
@@ -189,7 +189,7 @@ def test_scores_equal_the_definition(of, sizes):
 
 
 @pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
-def test_a_baseline_that_was_queried_can_be_sent_to_other_processes(of):
+def test_queried_baseline_can_be_pickled(of):
     log, x = log_of(8, 14)
     fitted, users = of.fit(log), np.arange(len(x))
     want = fitted.scores(users)
@@ -198,7 +198,7 @@ def test_a_baseline_that_was_queried_can_be_sent_to_other_processes(of):
 
 
 @pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
-def test_scores_are_products_of_the_vectors(of):
+def test_scores_are_products_of_vectors(of):
     for sizes in ((8, 14), (15, 9)):
         log, x = log_of(*sizes)
         fitted = of.fit(log)
@@ -213,14 +213,14 @@ def test_scores_are_products_of_the_vectors(of):
         np.testing.assert_allclose(users @ items.T, want, rtol=1e-4, atol=1e-5)
 
 
-def test_every_baseline_is_compared():
+def test_every_baseline_has_reference():
     exported = {of for of in vars(baselines).values() if isinstance(of, type)}
     assert exported - {baselines.Baseline, baselines.FittedBaseline} == {type(of) for of in SMALL}
     assert set(REFERENCES) == {type(of) for of in SMALL}
 
 
 @pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
-def test_evaluation_ranks_these_scores(of):
+def test_evaluation_matches_dense_scores(of):
     whole, x = log_of(30, 12, seed=1)
     held_out = np.arange(len(whole)) % 3 == 0
     log, test = whole.select(~held_out), whole.select(held_out)
@@ -236,7 +236,7 @@ def test_evaluation_ranks_these_scores(of):
         np.testing.assert_array_equal(values, want[name], err_msg=name)
 
 
-def test_lists_break_ties_by_the_lower_item_and_are_padded():
+def test_lists_break_ties_by_lower_item_and_are_padded():
     log = Interactions.from_arrays([0, 0, 1, 1, 2], [0, 1, 1, 2, 3], item_ids=np.arange(5))
     items, scores = Popularity().fit(log).recommend([2, 0], 4)
     np.testing.assert_array_equal(items, [[1, 0, 2, 4], [2, 3, 4, -1]])
@@ -248,24 +248,24 @@ def test_lists_break_ties_by_the_lower_item_and_are_padded():
 
 
 @pytest.mark.parametrize("sizes", [(15, 9), (8, 14)], ids=["by items", "by users"])
-def test_large_matrices_are_inverted_in_float32_and_mirrored_in_strips(sizes, monkeypatch):
+def test_ease_inverts_large_matrices_in_strips(sizes, monkeypatch):
     log, x = log_of(*sizes)
     monkeypatch.setattr(_ease, "_EXACT_SIDE", 2)
     monkeypatch.setattr(_ease, "_STRIP", 3)
     fitted = EASE(l2=7.0).fit(log)
     got = fitted.scores(np.arange(len(x)))
-    np.testing.assert_allclose(got, regressions(x, EASE(l2=7.0)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, reference_ease(x, EASE(l2=7.0)), rtol=1e-4, atol=1e-5)
     assert all(array.flags.c_contiguous for array in fitted.arrays.values())
 
 
-def test_regression_on_all_neighbours_is_ease():
+def test_sparse_ease_on_all_neighbours_matches_ease():
     log, x = log_of(200, 9)
     users = np.arange(len(x))
     got = SparseEASE(l2=7.0, n_neighbours=8).fit(log).scores(users)
     np.testing.assert_allclose(got, EASE(l2=7.0).fit(log).scores(users), rtol=1e-4, atol=1e-5)
 
 
-def test_alternating_least_squares_lower_the_loss():
+def test_ials_sweeps_lower_loss():
     log, x = log_of(30, 20)
     losses = []
     for n_sweeps in (1, 2, 4, 16):
@@ -275,7 +275,7 @@ def test_alternating_least_squares_lower_the_loss():
     assert losses == sorted(losses, reverse=True)
 
 
-def test_all_singular_vectors_may_be_asked_for():
+def test_gfcf_accepts_rank_above_number_of_items():
     """V Vᵀ of all singular vectors is the projection onto the items with interactions."""
     log, x = log_of(15, 9)
     exact = GFCF(rank=100, weight=2.0).fit(log).scores(np.arange(len(x)))
@@ -283,14 +283,14 @@ def test_all_singular_vectors_may_be_asked_for():
     np.testing.assert_allclose(exact, x @ graph.T @ graph + 2 * x, rtol=1e-4, atol=1e-5)
 
 
-def test_the_plateau_is_met_at_the_nodes():
+def test_chebycf_interpolates_plateau_at_nodes():
     of = ChebyCF(order=6, flatness=3.0)
     nodes = np.cos((2 * np.arange(7) + 1) / 14 * np.pi)
     want = (1 - np.sign(nodes) * np.exp(xlogy(3, np.abs(nodes)))) / 2
     np.testing.assert_allclose(np.polynomial.chebyshev.chebval(nodes, of.coefficients), want)
 
 
-def test_ties_of_neighbours_go_to_the_lower_item():
+def test_item_knn_breaks_ties_by_lower_item():
     """Three items that the same users have: with one neighbour, 1 and 2 take 0, and 0 takes 1."""
     log = Interactions.from_arrays([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])
     fitted = ItemKNN(n_neighbours=1, shrinkage=0.0, power=0.5).fit(log)
@@ -307,19 +307,19 @@ def test_ties_of_neighbours_go_to_the_lower_item():
         (lambda: ChebyCF(order=0), "`order` must be"),
     ],
 )
-def test_hyperparameters_out_of_range_are_refused(make, message):
+def test_rejects_hyperparameters_out_of_range(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("of", SMALL, ids=lambda of: type(of).__name__)
-def test_no_interactions_are_refused(of):
+def test_rejects_empty_interactions(of):
     log, _ = log_of(3, 4)
     with pytest.raises(ValueError, match="`train` must have an interaction, got none"):
         of.fit(log.select(np.zeros(len(log), bool)))
 
 
-def test_catalogues_too_large_for_ease_are_refused(monkeypatch):
+def test_ease_rejects_too_large_catalogues(monkeypatch):
     monkeypatch.setattr(_ease, "MAX_SIDE", 8)
     with pytest.raises(ValueError, match="at most 8 users or items for EASE, got 15 and 9"):
         EASE().fit(log_of(15, 9)[0])
@@ -338,7 +338,7 @@ def test_catalogues_too_large_for_ease_are_refused(monkeypatch):
     ],
     ids=["isolated pairs", "three equal parts"],
 )
-def test_singular_vectors_of_a_graph_of_several_components(dense):
+def test_singular_vectors_of_disconnected_graph(dense):
     graph = _graph_filters._normalized(sparse.csr_array(dense.astype(np.float32)))
     rank = 12
     _, values, vectors = np.linalg.svd(graph.toarray().astype(float))
@@ -348,7 +348,7 @@ def test_singular_vectors_of_a_graph_of_several_components(dense):
     np.testing.assert_allclose(basis @ basis.T, want, atol=1e-5)
 
 
-def test_a_small_penalty_of_ease_with_few_users():
+def test_ease_accepts_small_penalty_with_few_users():
     users, items = np.array([0, 1]), np.array([0, 1])
     log = Interactions.from_arrays(users, items, user_ids=np.arange(2), item_ids=np.arange(3))
     fitted = EASE(l2=1e-8).fit(log)
