@@ -28,7 +28,7 @@ blur = jax.jit(augment.gaussian_blur, static_argnums=2)
 
 @pytest.mark.parametrize("kernel_size", [1, 3, 5, 13])  # 13: up to the far edge
 @pytest.mark.parametrize("sigma", [0.1, 0.8, 2.0, 50.0])
-def test_it_is_the_filter_of_scipy(kernel_size, sigma):
+def test_gaussian_blur_matches_scipy(kernel_size, sigma):
     got = blur(PHOTO.astype(np.float32), sigma, kernel_size)
     np.testing.assert_allclose(got, scipy_blur(PHOTO, sigma, kernel_size), atol=2e-6)
 
@@ -48,7 +48,7 @@ def test_random_sigmas_are_uniform(rate):
         assert stats.kstest(sigma, stats.uniform(0.5, 1.5).cdf).pvalue > 1e-3
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     with refused("kernel_size", " must be odd, got 4"):
         augment.gaussian_blur(PHOTO, 1.0, 4)
     with refused("kernel_size", " must be less than 14 for a side of 7 pixels, got 15"):

@@ -1,4 +1,4 @@
-"""Changes of colour, against Pillow, Matplotlib and the formulas in float64."""
+"""Colour adjustments against Pillow, Matplotlib and their formulas in float64."""
 
 import colorsys
 
@@ -76,7 +76,7 @@ ENHANCERS = {
     seed=st.integers(0, 99),
     levels=st.sampled_from([2, 4, 256]),  # few levels: ties between channels, and greys
 )
-def test_each_is_its_formula(factor, shift, seed, levels):
+def test_adjustments_match_formulas(factor, shift, seed, levels):
     x = np.random.default_rng(seed).integers(0, levels, (5, 4, 3)) / (levels - 1)
     for name, (_, formula) in CHANGES.items():
         number = shift if name == "hue" else factor
@@ -86,12 +86,12 @@ def test_each_is_its_formula(factor, shift, seed, levels):
 
 @pytest.mark.parametrize(("change", "enhancer", "steps"), ENHANCERS.values(), ids=ENHANCERS)
 @pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 1.7])
-def test_pillow_gives_the_same_within_its_rounding(change, enhancer, steps, factor):
+def test_adjustments_match_pillow_up_to_rounding(change, enhancer, steps, factor):
     theirs = np.asarray(enhancer(Image.fromarray(PHOTO)).enhance(factor))
     np.testing.assert_allclose(255 * change(PHOTO, factor), theirs, atol=steps)
 
 
-def test_grey_is_that_of_pillow():
+def test_grayscale_matches_pillow():
     theirs = np.asarray(Image.fromarray(PHOTO).convert("L"))
     got = augment.to_grayscale(PHOTO)
     np.testing.assert_allclose(255 * got[..., 0], theirs, atol=0.51)
@@ -99,7 +99,7 @@ def test_grey_is_that_of_pillow():
     np.testing.assert_array_equal(got[..., 0], got[..., 2])
 
 
-def test_the_hue_of_python_turns_alike():
+def test_hue_matches_colorsys():
     got = np.asarray(augment.adjust_hue(PHOTO, -0.21))
     for place in np.ndindex(PHOTO.shape[:2]):
         h, s, v = colorsys.rgb_to_hsv(*FLOATS[place])
@@ -108,7 +108,7 @@ def test_the_hue_of_python_turns_alike():
 
 
 @each_change
-def test_jit_vmap_and_leading_axes_agree_and_numbers_compile_once(change, formula):
+def test_jit_vmap_and_leading_axes_agree_in_one_program(change, formula):
     each = jax.vmap(jax.vmap(change, (0, None)), (0, None))
     both, traces = counted(lambda x, number: (change(x, number), each(x, number)))
     images = jnp.asarray(RNG.random((2, 3, 6, 5, 3)), jnp.float32)
@@ -130,7 +130,7 @@ def test_half_precision_is_computed_in_float32(change, formula):
 
 
 @each_change
-def test_gradients_are_finite_at_greys_and_right_elsewhere(change, formula):
+def test_gradients_are_finite_and_match_finite_differences(change, formula):
     x = jnp.asarray(0.2 + 0.6 * RNG.random((4, 3, 3)), jnp.float32).at[0].set(0.5)
     weights = RNG.normal(size=x.shape).astype(np.float32)
     gradient = jax.grad(lambda x: jnp.sum(weights * change(x, 0.2)))
@@ -146,7 +146,7 @@ def test_gradients_are_finite_at_greys_and_right_elsewhere(change, formula):
         np.testing.assert_allclose(slopes[place], (weights * rise).sum() / 2e-6, atol=1e-3)
 
 
-def test_the_gradient_of_a_blur_by_its_sigma():
+def test_blur_gradient_by_sigma_matches_finite_differences():
     x, weights = jnp.asarray(FLOATS, jnp.float32), RNG.normal(size=PHOTO.shape).astype(np.float32)
     slope = jax.jit(jax.grad(lambda s: jnp.sum(weights * augment.gaussian_blur(x, s, 3))))
     rise = np_blur(FLOATS, 0.9 + 1e-5) - np_blur(FLOATS, 0.9 - 1e-5)
@@ -154,7 +154,7 @@ def test_the_gradient_of_a_blur_by_its_sigma():
     assert np.isfinite(slope(0.0))
 
 
-def test_nothing_to_do_changes_nothing():
+def test_neutral_arguments_keep_image():
     x = jnp.asarray(FLOATS, jnp.float32)
     np.testing.assert_array_equal(augment.adjust_hue(x, 0.0), x)
     np.testing.assert_array_equal(augment.gaussian_blur(x, 0, 5), x)
@@ -162,7 +162,7 @@ def test_nothing_to_do_changes_nothing():
         np.testing.assert_array_equal(change(x, 1.0), x)
 
 
-def test_one_channel_has_no_colour():
+def test_colour_adjustments_keep_single_channel_images():
     x = jnp.asarray(FLOATS[..., :1], jnp.float32)
     np.testing.assert_array_equal(augment.adjust_hue(x, 0.3), x)
     np.testing.assert_array_equal(augment.adjust_saturation(x, 0.3), x)
@@ -171,7 +171,7 @@ def test_one_channel_has_no_colour():
     np.testing.assert_allclose(augment.adjust_contrast(x, 0.3), want, atol=1e-6)
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     for change in (augment.adjust_brightness, augment.adjust_contrast, augment.adjust_saturation):
         with refused("factor", r" must lie in \[0, inf\), got -0.1"):
             change(PHOTO, -0.1)

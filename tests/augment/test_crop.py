@@ -24,7 +24,7 @@ crop = jax.jit(augment.crop_resize, static_argnums=2)
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), rows=st.sampled_from([1, 4, 20]), columns=st.sampled_from([1, 9]))
-def test_crops_are_those_of_pillow(data, rows, columns):
+def test_crop_resize_matches_pillow(data, rows, columns):
     height, width = data.draw(st.integers(1, 13)), data.draw(st.integers(1, 17))
     top, left = data.draw(st.integers(0, 13 - height)), data.draw(st.integers(0, 17 - width))
     box = np.array([top, left, height, width])
@@ -32,20 +32,20 @@ def test_crops_are_those_of_pillow(data, rows, columns):
     np.testing.assert_allclose(got, pillow(PHOTO, box, (rows, columns)), atol=2e-6)
 
 
-def test_the_whole_image_at_its_size_is_itself():
+def test_full_crop_at_same_size_is_identity():
     got = crop(PHOTO, np.array([0, 0, 13, 17]), (13, 17))
     np.testing.assert_array_equal(got, PHOTO)
 
 
 @pytest.mark.parametrize("size", [6, (20, 9)])
-def test_flipped_is_the_flip_of_the_crop(size):
+def test_flipped_crop_equals_flip_of_crop(size):
     box = np.array([2, 3, 9, 11])
     plain, other = (crop(PHOTO, box, size, flipped=f) for f in (False, True))
     np.testing.assert_array_equal(other, augment.flip(plain))
     np.testing.assert_array_equal(augment.flip(PHOTO), np.fliplr(PHOTO))
 
 
-def test_a_box_is_no_shape_and_batches_agree():
+def test_boxes_do_not_recompile_and_batches_agree():
     own = lambda x, box, f: augment.crop_resize(x, box, 8, flipped=f)  # noqa: E731
     random_boxes = jax.jit(jax.vmap(lambda key: augment.random_crop_box(key, 13, 17)))
     images = jnp.asarray(RNG.random((4, 13, 17, 3)), jnp.float32)
@@ -63,7 +63,7 @@ def test_a_box_is_no_shape_and_batches_agree():
                                atol=2e-6)  # fmt: skip
 
 
-def test_whole_numbers_and_half_precision_become_floats():
+def test_uint8_and_bfloat16_become_float32():
     box = np.array([1, 2, 9, 9])
     whole = np.round(255 * PHOTO).astype(np.uint8)
     want = pillow((whole / 255).astype(np.float32), box, (5, 5))
@@ -84,7 +84,7 @@ def test_whole_numbers_and_half_precision_become_floats():
         (8, 8, (0.9, 1.3), (0.5, 2.0)),  # or too large
     ],
 )
-def test_random_boxes_follow_the_published_rule(height, width, scale, ratio):
+def test_random_boxes_follow_published_distribution(height, width, scale, ratio):
     rng = np.random.default_rng(1)
     want = np.array([simulated_box(rng, height, width, scale, ratio) for _ in range(6000)])
     draw = jax.jit(jax.vmap(
@@ -105,7 +105,7 @@ def test_random_boxes_follow_the_published_rule(height, width, scale, ratio):
             for x in (got, want)
         )  # fmt: skip
         assert stats.ks_2samp(a, b, method="asymp").pvalue > 1e-3, feature
-    # Sides go together as they should, place by place.
+    # The joint distribution of both sides matches, too.
     values, tallies = [], []
     for x in (got, want):
         pairs, count = np.unique(x[:, 2] * 1000 + x[:, 3], return_counts=True)
@@ -117,7 +117,7 @@ def test_random_boxes_follow_the_published_rule(height, width, scale, ratio):
     assert stats.chi2_contingency(tallies).pvalue > 1e-3
 
 
-def test_random_flips_are_as_frequent_as_asked():
+def test_random_flip_has_requested_rate():
     x = jnp.arange(6, dtype=jnp.float32).reshape(1, 2, 3) / 6
     keys = jax.random.split(jax.random.key(3), 2000)
     flips = jax.jit(jax.vmap(lambda key, rate: augment.random_flip(key, x, rate=rate), (0, None)))
@@ -128,7 +128,7 @@ def test_random_flips_are_as_frequent_as_asked():
         assert stats.binomtest(int(flipped.sum()), 2000, rate).pvalue > 1e-3
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     key = jax.random.key(0)
     for box in ([0, 0, 14, 5], [-1, 0, 3, 3], [3, 3, 0, 4], [0, 12, 2, 6]):
         with refused("box", " must lie inside the image of 13 by 17 pixels"):

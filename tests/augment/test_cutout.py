@@ -22,7 +22,7 @@ cutout = jax.jit(augment.cutout)
     (20, 0, 3, 3),
 ])  # fmt: skip
 @pytest.mark.parametrize("fill", [0.25, (0.0, 0.5, 1.0)])
-def test_the_box_and_only_the_box_is_filled(box, fill):
+def test_cutout_fills_only_box(box, fill):
     want = PHOTO.copy()
     top, left, height, width = box
     for i in range(top, top + height):
@@ -32,7 +32,7 @@ def test_the_box_and_only_the_box_is_filled(box, fill):
     np.testing.assert_array_equal(cutout(PHOTO, np.array(box), fill=fill), want)
 
 
-def test_dtypes_and_leading_axes():
+def test_supports_dtypes_and_leading_axes():
     film = RNG.integers(0, 256, (2, 3, 8, 11, 1), dtype=np.uint8)
     got = cutout(film, np.array([1, 2, 3, 4]), fill=1.0)
     np.testing.assert_array_equal(got[1, 2], cutout(film[1, 2], np.array([1, 2, 3, 4]), fill=1.0))
@@ -69,7 +69,7 @@ def test_centres_are_uniform_and_sides_exact(size, side):
     assert (hole[cut].sum((1, 2)) == hole[cut].any(2).sum(1) * hole[cut].any(1).sum(1)).all()
 
 
-def test_one_program_for_all_sizes_and_rates():
+def test_sizes_and_rates_share_one_program():
     jitted, traces = counted(
         lambda key, size, rate: augment.random_cutout(key, PHOTO, size=size, rate=rate, fill=0.5)
     )
@@ -79,7 +79,7 @@ def test_one_program_for_all_sizes_and_rates():
     assert len(traces) == 1
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     key = jax.random.key(0)
     with refused("box", r" must be \[top, left, height, width\], got shape \(3,\)"):
         augment.cutout(PHOTO, np.zeros(3, int))

@@ -22,7 +22,7 @@ pack = jax.jit(GraphArrays.pack, static_argnums=2)
 
 
 def in_numpy(function):
-    """Compiles a function, and returns arrays whose indexing is not compiled."""
+    """Compiles a function and converts its results to NumPy arrays."""
     jitted = jax.jit(function)
     return lambda *args: jax.tree.map(np.asarray, jitted(*args))
 
@@ -40,7 +40,7 @@ def keys_of(seed, shape=(2, 6)):
     return jax.random.split(jax.random.key(seed), shape)
 
 
-def counted(batch):
+def count_valid(batch):
     """Returns the number of valid nodes and edges of each graph."""
     found = []
     for where, graph, n in (
@@ -63,24 +63,24 @@ def check_edges(batch):
         assert np.all(ends[:, 0] != ends[:, 1])
 
 
-def test_a_batch_has_the_graphs():
-    nodes, edges = counted(BATCH)
+def test_packed_batch_contains_all_graphs():
+    nodes, edges = count_valid(BATCH)
     np.testing.assert_array_equal(nodes.ravel(), GRAPHS.n_nodes)
     np.testing.assert_array_equal(edges.ravel(), GRAPHS.n_edges)
     check_edges(BATCH)
 
 
 @pytest.mark.parametrize("tenths", [1, 3, 7, 9])
-def test_a_ratio_is_rounded_down_in_small_and_large_graphs(tenths):
+def test_ratio_rounds_down_for_small_and_large_graphs(tenths):
     n = np.r_[1:1000, 113_781, 146_287, 399_900:400_000]
     found = _graphs.count_from_ratio(jnp.float32(tenths / 10), jnp.asarray(n))
     np.testing.assert_array_equal(found, tenths * n // 10)
 
 
 @each_ratio
-def test_dropping_nodes_leaves_the_others_with_their_edges(ratio):
+def test_drop_nodes_keeps_edges_between_remaining_nodes(ratio):
     view = CHANGES["drop_nodes"](keys_of(0), BATCH, ratio)
-    nodes, _ = counted(view)
+    nodes, _ = count_valid(view)
     np.testing.assert_array_equal(nodes, N_NODES - np.floor(ratio * N_NODES + 1e-4))
     check_edges(view)
     for pack in range(2):  # every edge between them is kept
@@ -90,20 +90,20 @@ def test_dropping_nodes_leaves_the_others_with_their_edges(ratio):
 
 
 @each_ratio
-def test_perturbing_leaves_nodes_and_a_share_of_edges(ratio):
+def test_perturb_edges_keeps_nodes_and_edge_fraction(ratio):
     view = CHANGES["perturb_edges"](keys_of(0), BATCH, ratio)
-    nodes, edges = counted(view)
+    nodes, edges = count_valid(view)
     np.testing.assert_array_equal(nodes.ravel(), GRAPHS.n_nodes)
     np.testing.assert_array_equal(edges, N_EDGES - np.floor(ratio * N_EDGES + 1e-4))
     added = ADDING(keys_of(0), BATCH, ratio)
     check_edges(added)
-    np.testing.assert_array_equal(counted(added)[1], BATCH.n_edges)
+    np.testing.assert_array_equal(count_valid(added)[1], BATCH.n_edges)
     kept = np.asarray(view.edge_where)[..., None]
     np.testing.assert_array_equal(np.where(kept, added.edges, 0), np.where(kept, BATCH.edges, 0))
 
 
 @each_ratio
-def test_masking_changes_features_of_a_share_of_nodes(ratio):
+def test_mask_attributes_changes_fraction_of_nodes(ratio):
     view = CHANGES["mask_attributes"](keys_of(0), BATCH, ratio)
     changed = np.any(view.features != BATCH.features, axis=-1)
     assert not changed[~np.asarray(BATCH.node_where)].any()
@@ -113,9 +113,9 @@ def test_masking_changes_features_of_a_share_of_nodes(ratio):
 
 
 @each_ratio
-def test_a_subgraph_hangs_together(ratio):
+def test_subgraph_is_connected(ratio):
     view = CHANGES["subgraph"](keys_of(0), BATCH, ratio)
-    nodes, _ = counted(view)  # simulated graphs are connected
+    nodes, _ = count_valid(view)  # simulated graphs are connected
     np.testing.assert_array_equal(nodes, N_NODES - np.floor(ratio * N_NODES + 1e-4))
     check_edges(view)
     for pack in range(2):
@@ -130,7 +130,7 @@ def test_a_subgraph_hangs_together(ratio):
         assert len(np.unique(part[there])) == len(graphs)
 
 
-def test_nodes_are_dropped_alike():
+def test_dropped_nodes_are_uniform():
     graphs = data.as_graphs([[[0, 1, 2, 3], [1, 2, 3, 4]]], [np.arange(5)], [0])
     batch = pack(GraphArrays.from_graphs(graphs), jnp.zeros(4000, jnp.int32), 4000)
     view = CHANGES["drop_nodes"](keys_of(1, (4000, 1)), batch, 0.4)
@@ -143,8 +143,8 @@ def test_nodes_are_dropped_alike():
     assert lost.shape == (5,)
 
 
-def grown(rng, near, size):
-    """A random walk moves uniformly to one of the valid neighbours."""
+def grow_subgraph(rng, near, size):
+    """Grows a connected node set by uniform border nodes, and returns it as a bit mask."""
     there = [int(rng.integers(len(near)))]
     while len(there) < size:
         border = [v for v in range(len(near)) if v not in there and near[v, there].any()]
@@ -152,7 +152,7 @@ def grown(rng, near, size):
     return sum(2**v for v in there)
 
 
-def test_subgraphs_have_the_law_of_growing_node_by_node():
+def test_subgraph_distribution_matches_random_growth():
     """Checks a graph with a triangle, a tail and a star against a slow reference."""
     links = np.array([[0, 1, 0, 2, 3, 3, 3], [1, 2, 2, 3, 4, 5, 6]])
     near = np.zeros((7, 7), bool)
@@ -170,7 +170,7 @@ def test_subgraphs_have_the_law_of_growing_node_by_node():
     assert (np.asarray(small.node_where).sum(axis=1)[n:] == 5).all()
     got = codes[:n]
     rng = np.random.default_rng(0)
-    want = np.array([grown(rng, near, 4) for _ in range(n)])
+    want = np.array([grow_subgraph(rng, near, 4) for _ in range(n)])
     codes = np.unique(np.concatenate([got, want]))
     table = np.array([[np.sum(x == code) for code in codes] for x in (got, want)])
     table = table[:, table.sum(axis=0) > 20]
@@ -190,15 +190,15 @@ def test_added_edges_are_uniform_pairs():
     assert chisquare(counts).pvalue > 1e-4
 
 
-def test_masks_are_normal():
+def test_masked_features_are_normal():
     view = CHANGES["mask_attributes"](keys_of(4), BATCH, 1.0)
     drawn = np.asarray(view.features)[np.asarray(BATCH.node_where)].ravel()
     assert kstest(drawn, norm(0.5, 0.5).cdf).pvalue > 1e-4
 
 
 @each_kind
-def test_another_ratio_for_each_graph(kind):
-    """Graphs of ratio 0 stay unchanged, and the others match a run with that ratio alone."""
+def test_ratio_may_differ_per_graph(kind):
+    """Graphs of ratio 0 stay unchanged; the others match a run with their ratio for all graphs."""
     ratio = jnp.asarray(np.arange(12).reshape(2, 6) % 2 * 0.4, jnp.float32)
     mixed, all_of_them = (CHANGES[kind](keys_of(6), BATCH, r) for r in (ratio, 0.4))
     for field, graph in (("node_where", "graph"), ("edge_where", "edge_graph")):
@@ -209,13 +209,13 @@ def test_another_ratio_for_each_graph(kind):
             np.testing.assert_array_equal(getattr(mixed, field)[pack], want)
 
 
-def test_a_view_depends_on_its_own_key_and_graph_alone():
+def test_view_depends_only_on_own_key_and_graph():
     arrays = GraphArrays.from_graphs(GRAPHS)
     places, keys = jnp.array([3, 8, 1, 11]), keys_of(7, (4,))
     views = augment.GraphAugmentation(arrays)
     one, many = map(in_numpy, (augment.GraphAugmentation.__call__, augment.GraphAugmentation.batch))
     batch = many(replace(views, n_packs=2), keys, places)
-    nodes, edges = counted(batch)
+    nodes, edges = count_valid(batch)
     for place in range(4):
         alone = one(views, keys[place], places[place])
         assert alone.node_where.sum() == nodes.ravel()[place]
@@ -229,7 +229,7 @@ def test_a_view_depends_on_its_own_key_and_graph_alone():
         np.testing.assert_array_equal(batch.node_where[pack][own], alone.node_where[there])
 
 
-def test_kinds_are_drawn_alike():
+def test_kinds_are_sampled_uniformly():
     graphs = data.as_graphs([[[0, 1, 2], [1, 2, 0]]] * 2, [[0, 1, 2]] * 2, [0, 1])
     views = augment.GraphAugmentation(
         GraphArrays.from_graphs(graphs), kinds=("identity", "drop_nodes", "mask_attributes"),
@@ -243,7 +243,7 @@ def test_kinds_are_drawn_alike():
     assert chisquare([dropped, masked, 4000 - dropped - masked]).pvalue > 1e-4
 
 
-def test_a_ratio_is_no_part_of_the_program():
+def test_ratio_does_not_recompile():
     views = augment.GraphAugmentation(GraphArrays.from_graphs(GRAPHS), kinds=("drop_nodes",))
     kept, traces = compiles(lambda views, *args: views.batch(*args).node_where.sum())
     counts = [
@@ -255,7 +255,7 @@ def test_a_ratio_is_no_part_of_the_program():
     assert counts == sorted(counts, reverse=True)
 
 
-def test_what_does_not_belong_is_refused():
+def test_rejects_invalid_arguments():
     arrays = GraphArrays.from_graphs(GRAPHS)
     with raises(ValueError, match="`kinds` must be some of identity, drop_nodes"):
         augment.GraphAugmentation(arrays, kinds=("drop",))
@@ -266,7 +266,7 @@ def test_what_does_not_belong_is_refused():
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_the_lowest_values_of_each_graph(platform):
+def test_lowest_per_graph_matches_sorting(platform):
     """Fewer if values tie at the threshold; the greatest number lies below no threshold."""
     rng, largest = np.random.default_rng(0), 2**32 - 1
     sizes, counts = np.array([40, 1, 0, 50, 30, 9, 9]), np.array([7, 1, 0, 20, 0, 9, 5])

@@ -1,4 +1,4 @@
-"""The random changes of colour, against the published rule in NumPy."""
+"""Random colour changes against the published rule in NumPy."""
 
 from itertools import permutations
 
@@ -25,7 +25,7 @@ def grey(x):
     return (x * [0.299, 0.587, 0.114]).sum(-1, keepdims=True)
 
 
-def changed(x, order, factors):
+def apply_changes(x, order, factors):
     """Images ``[n, height, width, 3]``, each by its own factors ``[n, 4]``, all in one order."""
     b, c, s, h = factors.T[..., None, None, None]
     for change in order:
@@ -43,16 +43,16 @@ def changed(x, order, factors):
     return x
 
 
-def jittered(n, seed, rate=1.0):
+def jitter_images(n, seed, rate=1.0):
     keys = jax.random.split(jax.random.key(seed), n)
     jitter = lambda key: augment.color_jitter(key, PHOTO, STRENGTHS, rate=rate)  # noqa: E731
     return keys, np.asarray(jax.jit(jax.vmap(jitter))(keys), np.float64)
 
 
-def test_each_result_is_that_of_its_order_and_all_orders_are_as_frequent():
+def test_results_match_drawn_order_and_orders_are_uniform():
     n = 2400
-    keys, got = jittered(n, 0)
-    # Which number of the draw is which is the only thing taken over.
+    keys, got = jitter_images(n, 0)
+    # Only the order of the random numbers is taken from the implementation.
     uniform = np.asarray(jax.vmap(lambda key: jax.random.uniform(key, (6,)))(keys), np.float64)
     s = np.array(STRENGTHS)
     low = np.maximum(1 - s[:3], 0)
@@ -61,19 +61,19 @@ def test_each_result_is_that_of_its_order_and_all_orders_are_as_frequent():
     drawn = np.floor(24 * uniform[:, 0]).astype(int)
     for i, order in enumerate(ORDERS):
         own = drawn == i
-        want = changed(photos[own], order, factors[own])
+        want = apply_changes(photos[own], order, factors[own])
         np.testing.assert_allclose(got[own], want, atol=1e-5)
     assert stats.chisquare(np.bincount(drawn, minlength=24)).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.8])
-def test_as_often_as_asked(rate):
-    _, got = jittered(2000, 2, rate)
+def test_color_jitter_has_requested_rate(rate):
+    _, got = jitter_images(2000, 2, rate)
     same = np.abs(got - PHOTO).max((1, 2, 3)) == 0
     assert stats.binomtest(int((~same).sum()), 2000, rate).pvalue > 1e-3
 
 
-def test_batches_types_and_numbers():
+def test_supports_batches_dtypes_and_traced_strengths():
     key = jax.random.key(5)
     jitted, traces = counted(lambda k, x, s, r: augment.color_jitter(k, x, s, rate=r))
     for strengths in ((0.1, 0.2, 0.3, 0.1), STRENGTHS):
@@ -88,7 +88,7 @@ def test_batches_types_and_numbers():
     assert half.dtype == jnp.float32
 
 
-def test_one_channel_has_brightness_and_contrast_alone():
+def test_single_channel_has_only_brightness_and_contrast():
     x = PHOTO[..., :1]
     keys = jax.random.split(jax.random.key(6), 50)
     jitter = jax.jit(jax.vmap(augment.color_jitter, (0, None, None)))
@@ -104,7 +104,7 @@ def test_gradients_are_finite():
     assert np.isfinite(slopes).all()
 
 
-def test_random_grey():
+def test_random_grayscale_has_requested_rate():
     keys = jax.random.split(jax.random.key(7), 2000)
     got = jax.jit(jax.vmap(lambda key: augment.random_grayscale(key, PHOTO, rate=0.2)))(keys)
     colourless = np.asarray(got[..., 0] == got[..., 1]).all((1, 2))
@@ -115,7 +115,7 @@ def test_random_grey():
         PHOTO, got[~colourless].shape))  # fmt: skip
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     key = jax.random.key(0)
     with refused(
         "strengths",

@@ -1,4 +1,4 @@
-"""Gaussian noise against its moments, and its random deviation against the uniform distribution."""
+"""Gaussian noise, and its random standard deviation against the uniform distribution."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ PHOTO = RNG.random((8, 11, 3)).astype(np.float32)
 noise = jax.jit(augment.gaussian_noise)
 
 
-def test_the_noise_is_normal_and_independent():
+def test_noise_is_normal_and_independent():
     even = np.full((2, 40, 50, 3), 0.5, np.float32)  # five deviations from the limits
     z = (np.asarray(noise(jax.random.key(0), even, 0.1), np.float64) - 0.5) / 0.1
     assert stats.kstest(z.ravel(), "norm").pvalue > 1e-3
@@ -26,7 +26,7 @@ def test_the_noise_is_normal_and_independent():
         assert stats.pearsonr(a, b).pvalue > 1e-3
 
 
-def test_it_is_clipped_and_none_is_the_image():
+def test_noise_is_clipped_and_zero_std_is_identity():
     got = np.asarray(noise(jax.random.key(1), PHOTO, 5.0))
     assert (got.min(), got.max()) == (0, 1)
     np.testing.assert_array_equal(noise(jax.random.key(1), PHOTO, 0.0), PHOTO)
@@ -37,7 +37,7 @@ def test_it_is_clipped_and_none_is_the_image():
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
-def test_random_deviations_are_uniform(rate):
+def test_random_standard_deviations_are_uniform(rate):
     n, even = 2000, jnp.full((32, 32, 1), 0.5)
     keys = jax.random.split(jax.random.key(0), n)
     own = lambda key: augment.random_noise(key, even, std=(0.02, 0.1), rate=rate)  # noqa: E731
@@ -49,7 +49,7 @@ def test_random_deviations_are_uniform(rate):
         np.testing.assert_allclose(quantiles, [0.028, 0.06, 0.092], atol=0.006)
 
 
-def test_one_program_for_all_deviations_and_rates():
+def test_deviations_and_rates_share_one_program():
     jitted, traces = counted(
         lambda key, low, high, rate: augment.random_noise(key, PHOTO, std=(low, high), rate=rate)
     )
@@ -59,7 +59,7 @@ def test_one_program_for_all_deviations_and_rates():
     assert len(traces) == 1
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     key = jax.random.key(0)
     with refused("std", r" must lie in \[0, inf\), got -1"):
         augment.gaussian_noise(key, PHOTO, -1)

@@ -26,13 +26,13 @@ def scipy_rotate(x, degrees, fill):
 
 
 @pytest.mark.parametrize("degrees", [-360.0, -77.5, -3.0, 12.0, 90.0, 271.0])
-def test_it_is_the_rotation_of_scipy(degrees):
+def test_rotate_matches_scipy(degrees):
     fill = (0.2, 0.5, 1.0)
     got = rotate(PHOTO.astype(np.float32), degrees, fill=fill)
     np.testing.assert_allclose(got, scipy_rotate(PHOTO, degrees, fill), atol=4e-6)
 
 
-def test_quarter_turns_of_squares_and_no_turn():
+def test_quarter_turns_match_rot90_and_zero_is_identity():
     square = PHOTO[:, :9].astype(np.float32)
     for quarter in range(-1, 3):
         got = rotate(square, 90.0 * quarter)
@@ -43,7 +43,7 @@ def test_quarter_turns_of_squares_and_no_turn():
         np.testing.assert_array_equal(still, image.astype(np.float32))
 
 
-def test_the_range_and_leading_axes():
+def test_keeps_value_range_and_leading_axes():
     film = RNG.integers(0, 256, (2, 3, 9, 12, 1), dtype=np.uint8)
     got = np.asarray(rotate(film, 33.0, fill=1.0))
     assert got.shape == film.shape
@@ -70,7 +70,7 @@ def test_random_angles_are_uniform(rate):
         assert stats.kstest(angle[turned], stats.uniform(-40, 120).cdf).pvalue > 1e-3
 
 
-def test_one_program_for_all_angles_and_rates():
+def test_angles_and_rates_share_one_program():
     jitted, traces = counted(
         lambda key, low, high, rate: augment.random_rotation(
             key, PHOTO, degrees=(low, high), rate=rate
@@ -83,7 +83,7 @@ def test_one_program_for_all_angles_and_rates():
     assert len(traces) == 1
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     key = jax.random.key(0)
     with refused("degrees", r" must lie in \[-360, 360\], got 400"):
         augment.rotate(PHOTO, 400)

@@ -27,7 +27,7 @@ def keys_of(n, seed=0):
     return jax.random.split(jax.random.key(seed), n)
 
 
-def test_a_view_depends_on_its_own_key_and_image_alone():
+def test_view_depends_only_on_own_key_and_image():
     views = ImageAugmentation.cifar10(size=8)
     got = draw_all(views, keys_of(6), PHOTOS)
     assert got.shape == (6, 8, 8, 3)
@@ -38,7 +38,7 @@ def test_a_view_depends_on_its_own_key_and_image_alone():
     assert np.abs(other - got).max((1, 2, 3)).min() > 0.1
 
 
-def test_numbers_compile_nothing_anew_and_may_be_swept():
+def test_parameters_do_not_recompile_and_support_vmap():
     jitted, traces = counted(lambda views, key: views(key, PHOTOS[0]))
     views = ImageAugmentation(size=8)
     changes = [
@@ -49,12 +49,12 @@ def test_numbers_compile_nothing_anew_and_may_be_swept():
     outputs = [jitted(replace(views, **change), jax.random.key(3)) for change in [{}, *changes]]
     assert len(traces) == 1
     assert np.abs(outputs[6] - (outputs[0] - 0.4) / 0.3).max() < 1e-5
-    of_mean = lambda mean: replace(views, mean=mean)(jax.random.key(3), PHOTOS[0])  # noqa: E731
-    swept = jax.jit(jax.vmap(of_mean))(jnp.array([0.0, 0.4]))
+    view_with_mean = lambda mean: replace(views, mean=mean)(jax.random.key(3), PHOTOS[0])  # noqa: E731
+    swept = jax.jit(jax.vmap(view_with_mean))(jnp.array([0.0, 0.4]))
     np.testing.assert_allclose(swept[0] - swept[1], 0.4, atol=1e-5)
 
 
-def test_it_is_a_pytree_that_hashes_and_compares():
+def test_pytree_supports_hash_and_equality():
     views, same = ImageAugmentation.cifar10(), ImageAugmentation.cifar10()
     assert views == same
     assert hash(views) == hash(same)
@@ -67,8 +67,8 @@ def test_it_is_a_pytree_that_hashes_and_compares():
     assert jax.tree.structure(replace(views, blur_kernel=5)) != shape
 
 
-def test_without_chance_it_is_the_normalised_crop():
-    """The crop boxes match those recovered from the pixel values."""
+def test_zero_rates_give_normalised_crop():
+    """The crop boxes come from the internal sampler and the key of each view."""
     views = replace(STILL, mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
     got = draw(views, keys_of(3), PHOTOS[0])
 
@@ -83,42 +83,42 @@ def test_without_chance_it_is_the_normalised_crop():
         np.testing.assert_allclose(view * [0.5, 1, 2] + [0.1, 0.2, 0.3], want, atol=3e-6)
 
 
-def test_flip_blur_and_grey_come_where_they_should():
-    def of(**changes):
+def test_flip_blur_and_grayscale_run_in_order():
+    def apply(**changes):
         return draw(replace(STILL, **changes), keys_of(20), PHOTOS[0])
 
     blur = jax.jit(lambda images: augment.gaussian_blur(images, 0.9, 3))
-    lively = {"jitter_rate": 1.0, "blur_rate": 1.0}
+    active = {"jitter_rate": 1.0, "blur_rate": 1.0}
     np.testing.assert_allclose(
-        of(flip_rate=1.0, **lively), augment.flip(of(flip_rate=0.0, **lively)), atol=1e-5
+        apply(flip_rate=1.0, **active), augment.flip(apply(flip_rate=0.0, **active)), atol=1e-5
     )
     np.testing.assert_allclose(
-        of(blur_rate=1.0, blur_sigma=(0.9, 0.9), jitter_rate=1.0, grey_rate=1.0),
-        blur(of(jitter_rate=1.0, grey_rate=1.0)), atol=1e-5,
+        apply(blur_rate=1.0, blur_sigma=(0.9, 0.9), jitter_rate=1.0, grey_rate=1.0),
+        blur(apply(jitter_rate=1.0, grey_rate=1.0)), atol=1e-5,
     )  # fmt: skip
-    grey = jax.jit(augment.to_grayscale)(of(jitter_rate=1.0))
-    np.testing.assert_allclose(of(grey_rate=1.0, jitter_rate=1.0), grey, atol=1e-6)
-    np.testing.assert_allclose(of(jitter_rate=0.0), of(jitter_rate=1.0, jitter=(0, 0, 0, 0)),
+    grey = jax.jit(augment.to_grayscale)(apply(jitter_rate=1.0))
+    np.testing.assert_allclose(apply(grey_rate=1.0, jitter_rate=1.0), grey, atol=1e-6)
+    np.testing.assert_allclose(apply(jitter_rate=0.0), apply(jitter_rate=1.0, jitter=(0, 0, 0, 0)),
                                atol=1e-6)  # fmt: skip
     np.testing.assert_array_equal(
-        draw(replace(STILL, blur_kernel=1, blur_rate=1.0), keys_of(20), PHOTOS[0]), of()
+        draw(replace(STILL, blur_kernel=1, blur_rate=1.0), keys_of(20), PHOTOS[0]), apply()
     )
 
 
 EXTRA = {"rotation_rate": 0.5, "noise_rate": 0.5, "cutout_rate": 0.5}
 
 
-def test_optional_steps_are_those_of_the_functions():
-    """Their own keys: none changes the random numbers of the other steps."""
+def test_optional_steps_match_functions():
+    """Each step has its own key and does not change the random numbers of the others."""
     mean = (0.1, 0.2, 0.3)
     unstandardized = lambda views: draw(views, keys, PHOTOS[0]) + np.float32([[[mean]]])  # noqa: E731
-    keys, lively = keys_of(8), {"jitter_rate": 1.0, "blur_rate": 1.0, "mean": mean}
+    keys, active = keys_of(8), {"jitter_rate": 1.0, "blur_rate": 1.0, "mean": mean}
     own = lambda i: jax.vmap(lambda key: jax.random.fold_in(key, i))(keys)  # noqa: E731
-    plain = unstandardized(replace(STILL, **lively))
-    noisy = unstandardized(replace(STILL, noise_rate=1.0, noise_std=(0.1, 0.2), **lively))
+    plain = unstandardized(replace(STILL, **active))
+    noisy = unstandardized(replace(STILL, noise_rate=1.0, noise_std=(0.1, 0.2), **active))
     want = jax.vmap(lambda k, x: augment.random_noise(k, x, std=(0.1, 0.2), rate=1.0))
     np.testing.assert_allclose(noisy, want(own(1), plain), atol=1e-5)
-    cut = unstandardized(replace(STILL, cutout_rate=1.0, cutout_size=0.3, **lively))
+    cut = unstandardized(replace(STILL, cutout_rate=1.0, cutout_size=0.3, **active))
     want = jax.vmap(lambda k, x: augment.random_cutout(k, x, size=0.3, rate=1.0, fill=mean))
     np.testing.assert_allclose(cut, want(own(2), plain), atol=1e-5)
     crop = unstandardized(replace(STILL, mean=mean))
@@ -127,7 +127,7 @@ def test_optional_steps_are_those_of_the_functions():
     np.testing.assert_allclose(turned, want(own(0), crop), atol=1e-5)
 
 
-def test_optional_steps_with_rate_0_change_nothing_and_compile_once():
+def test_optional_steps_with_rate_0_keep_view_and_compile_once():
     jitted, traces = counted(lambda views, key: views(key, PHOTOS[0]))
     key, plain = jax.random.key(3), ImageAugmentation(size=8)
     want = jax.jit(plain)(key, PHOTOS[0])
@@ -144,7 +144,7 @@ def test_optional_steps_with_rate_0_change_nothing_and_compile_once():
     assert jax.tree.structure(views) != jax.tree.structure(plain)
 
 
-def test_the_jitter_of_a_view_has_the_published_distribution():
+def test_jitter_of_view_matches_distribution_of_functions():
     """Views of constant images, which crop, flip and blur leave unchanged."""
     even = np.full((10, 12, 3), [0.3, 0.5, 0.7], np.float32)
     views = ImageAugmentation(size=2, blur_kernel=1)
@@ -158,7 +158,7 @@ def test_the_jitter_of_a_view_has_the_published_distribution():
         assert stats.ks_2samp(a, b, method="asymp").pvalue > 1e-3
 
 
-def test_chances_are_as_asked_and_independent():
+def test_step_rates_are_as_requested_and_independent():
     n = 3000
     place = np.tile(np.linspace(0.1, 0.9, 12, dtype=np.float32)[None, :, None], (10, 1, 3))
     place = place * np.array([1.0, 0.8, 0.6], np.float32)
@@ -179,7 +179,7 @@ def test_chances_are_as_asked_and_independent():
     assert stats.chisquare(together, n * np.array(want)).pvalue > 1e-3
 
 
-def test_the_plain_view():
+def test_plain_view_is_normalised_centre_crop():
     views = replace(STILL, mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
     exact = PHOTOS[0, :8, :8].astype(np.float32) / np.float32(255)
     want = (exact - np.float32([0.1, 0.2, 0.3])) / np.float32([0.5, 1.0, 2.0])
@@ -191,14 +191,14 @@ def test_the_plain_view():
         [0.1, 0.2, 0.3]), atol=3e-6)  # fmt: skip
 
 
-def test_plain_views_may_be_larger_than_those_of_the_training():
+def test_plain_size_may_exceed_training_size():
     larger = replace(STILL, plain_size=10)
     whole = PHOTOS[:, :10, :10]
     np.testing.assert_allclose(larger.plain(whole), whole / np.float32(255), atol=3e-7)
     assert jax.eval_shape(larger, jax.random.key(0), PHOTOS[0]).shape == (8, 8, 3)
 
 
-def test_digits_have_one_channel():
+def test_supports_single_channel_digits():
     from sklearn.datasets import load_digits
 
     digits = (load_digits().images[:50, ..., None] / 16).astype(np.float32)
@@ -215,7 +215,7 @@ def test_digits_have_one_channel():
     np.testing.assert_allclose(film[0], first, atol=1e-5)
 
 
-def test_presets():
+def test_presets_have_published_settings():
     cifar, imagenet = ImageAugmentation.cifar10(), ImageAugmentation.imagenet()
     assert (cifar.size, cifar.blur_kernel, len(cifar.mean)) == (32, 3, 3)
     assert (imagenet.size, imagenet.blur_kernel, imagenet.jitter[3]) == (224, 23, 0.2)
@@ -246,12 +246,12 @@ def test_presets():
     ("cutout_rate", 2, r" must lie in \[0, 1\], got 2"),
     ("std", (1.0, 0.0, 1.0), r" must lie in \(0, inf\), got 0"),
 ])  # fmt: skip
-def test_refusals(name, value, message):
+def test_rejects_invalid_arguments(name, value, message):
     with refused(name, message):
         ImageAugmentation(**{name: value})
 
 
-def test_moments_must_fit_the_channels():
+def test_rejects_moments_not_matching_channels():
     with refused(
         "mean", r" must be one number or one for each of the 1 channels, got shape \(3,\)"
     ):
@@ -259,7 +259,7 @@ def test_moments_must_fit_the_channels():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_an_image_without_channels_is_refused():
+def test_rejects_image_without_channels():
     for view in (STILL.plain, lambda image: STILL(jax.random.key(0), image)):
         with refused("image", r" must have the axes \[..., height, width, channels\]"):
             view(jnp.zeros((5, 5)))
