@@ -1,4 +1,4 @@
-"""Blocks of rows."""
+"""Splitting of rows into blocks."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from crl_jax._blocks import split_rows
 
 @pytest.mark.parametrize("shape", [(2, 5), (4, 2), (1, 3, 3)])
 @pytest.mark.parametrize("dtype", [bool, np.int32, np.float32])
-def test_sharded_rows_are_split_as_those_of_one_device(shape, dtype):
+def test_split_rows_pads_and_reshapes_sharded_rows(shape, dtype):
     rows = np.arange(24).reshape(8, 3).astype(dtype)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     x = jax.device_put(jnp.asarray(rows), NamedSharding(mesh, PartitionSpec("data")))

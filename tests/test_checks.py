@@ -15,7 +15,7 @@ from crl_jax._checks import check_range, shortest_repr
     ("number", "printed"),
     [
         (0.3, "0.3"),
-        (0.30000001192092896, "0.3"),  # a float32 that travelled as a Python float
+        (0.30000001192092896, "0.3"),  # a float32 converted to a Python float
         (np.float32(0.3), "0.3"),
         (jnp.float32(0.3), "0.3"),
         (jnp.bfloat16(0.3), "0.30078125"),
@@ -31,7 +31,7 @@ from crl_jax._checks import check_range, shortest_repr
         (np.nan, "nan"),
     ],
 )
-def test_a_number_prints_with_the_digits_that_it_was_written_with(number, printed):
+def test_shortest_repr_keeps_original_digits(number, printed):
     assert shortest_repr(number) == printed
 
 
@@ -47,29 +47,29 @@ def test_a_number_prints_with_the_digits_that_it_was_written_with(number, printe
         (10**30, "got 1000000000000000000000000000000."),
     ],
 )
-def test_a_message_shows_the_first_number_out_of_range(value, got):
+def test_message_shows_first_value_out_of_range(value, got):
     with raises(ValueError, match=r"`share` must lie in \[0.0, 0.2\], " + got + "$"):
         check_range("share", value, 0.0, 0.2)
     check_range("share", [], 0.0, 0.2)
 
 
-def test_an_open_end_is_held_against_the_number_that_computations_meet():
+def test_open_bound_applies_to_value_rounded_to_dtype():
     half_open = partial(check_range, "share", low=0.0, high=1.0, high_open=True)
-    told = r"in \[0.0, 1.0\), got 0.99999999, which is 1.0 in float32.$"
-    with raises(ValueError, match=told):
+    pattern = r"in \[0.0, 1.0\), got 0.99999999, which is 1.0 in float32.$"
+    with raises(ValueError, match=pattern):
         half_open(1 - 1e-8)
     half_open(1 - 1e-7)  # the last float32 below 1 is 1 - 6e-8
     half_open(1 - 1e-8, dtype=float)
     with jax.enable_x64(True):
         half_open(1 - 1e-8)
-        with raises(ValueError, match=told):
+        with raises(ValueError, match=pattern):
             half_open(1 - 1e-8, dtype=np.float32)
         with raises(ValueError, match=r"got 1.0.$"):
             half_open(1 - 1e-17)
 
 
 @pytest.mark.parametrize(("value", "met"), [(1e-46, "0.0"), (1e-40, "0.0"), (1e39, "inf")])
-def test_what_float32_cannot_hold_is_0_or_infinite(value, met):
+def test_reports_underflow_and_overflow_in_float32(value, met):
     with raises(ValueError, match=rf"which is {met} in float32.$"):
         check_range("scale", value, 0.0, np.inf, low_open=True, high_open=True)
     check_range("scale", value, 0.0, np.inf, low_open=True, high_open=True, dtype=float)

@@ -1,4 +1,4 @@
-"""Examples, commands, links and tables of the documentation are right."""
+"""Checks the examples, commands, links and tables of the documentation."""
 
 import ast
 import importlib
@@ -34,8 +34,8 @@ from crl_jax.data import _splits
 from crl_jax.data._readers import Format
 from crl_jax.metrics import _evaluate, _ranking
 from experiments._study_command import configure
-from experiments.calibration import _options as of_calibration
-from experiments.numerical import _options as of_numerical
+from experiments.calibration import _options as calibration_options
+from experiments.numerical import _options as numerical_options
 from experiments.recommend._study import Recommend
 from experiments.recommend._topk import TopK
 from experiments.recommend.objectives import OBJECTIVES
@@ -44,7 +44,7 @@ from experiments.reproduce import command as reproduce
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("crl_jax/*/__init__.py"))
 GUIDE = {name: DOCS / "guide" / f"{name}.md" for name in PACKAGES}
 EXAMPLES = [name for name in PACKAGES if name != "kernels"]
-TABLES = ("augment", "losses", "weights")  # name functions in the first cells of their tables
+TABLES = ("augment", "losses", "weights")  # the first cells of their tables name functions
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 STUBS = [*ROOT.glob("crl_jax/*/README.md"), *ROOT.glob("experiments/**/README.md")]
 # The tests of the commands run the code and parse the commands of these pages.
@@ -64,13 +64,13 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES.values(), ids=WITH_EXAMPLES)
-def test_examples_of_a_page_run(page, tmp_path, monkeypatch):
+def test_page_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(data.DATASETS), mock.patch.dict(data.IMAGE_SETS):
         run(page)
 
 
-NOT_TRAINED = {  # tasks that the page on tasks builds without training, and their data there
+NOT_TRAINED = {  # tasks that the guide builds but does not train, with their data
     **dict.fromkeys(["queued", "noisy", "byol", "pcl"], "samples"),
     **dict.fromkeys(["supervised", "oracle"], "labelled"),
     **dict.fromkeys(["siglip", "debiased"], "pairs"),
@@ -94,7 +94,7 @@ def trace_epoch(task, source, optimizer, config):
 
 @pytest.mark.slow
 @each_package
-def test_examples_of_a_package_run(package, tmp_path, monkeypatch, capsys):
+def test_package_examples_run(package, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(data.DATASETS), mock.patch.dict(data.IMAGE_SETS):
         names = run(GUIDE[package])
@@ -123,7 +123,7 @@ def test_examples_of_a_package_run(package, tmp_path, monkeypatch, capsys):
 
 
 @each_package
-def test_a_page_names_everything_public(package):
+def test_guide_names_all_public_names(package):
     """Checks all public names except samplers, which the command line lists."""
     text = GUIDE[package].read_text()
     module = importlib.import_module(f"crl_jax.{package}")
@@ -138,7 +138,7 @@ def test_a_page_names_everything_public(package):
 
 
 @pytest.mark.parametrize("package", TABLES)
-def test_tables_name_public_functions_once(package):
+def test_tables_list_public_functions_once(package):
     module = importlib.import_module(f"crl_jax.{package}")
     public = {name for name, thing in vars(module).items() if name[0] != "_" and callable(thing)}
     first_cells = re.findall(r"^\| ([^|]+) \|", GUIDE[package].read_text(), re.MULTILINE)
@@ -148,35 +148,35 @@ def test_tables_name_public_functions_once(package):
     assert len(named) > 0.8 * len(public), "the tables give an overview"
 
 
-def test_calls_in_the_table_of_samplers_are_right():
-    """Checks that the arguments exist and that numbers are the defaults."""
+def test_sampler_table_matches_signatures():
+    """Checks that arguments exist and that numbers equal the defaults."""
     calls = re.findall(r"^\| `([\w.]+\(.*?\))`", GUIDE["samplers"].read_text(), re.MULTILINE)
     assert len(calls) > 5
     for text in calls:
         call = ast.parse(text, mode="eval").body
         assert isinstance(call, ast.Call)
-        taken = inspect.signature(eval(ast.unparse(call.func), vars(samplers))).parameters
+        params = inspect.signature(eval(ast.unparse(call.func), vars(samplers))).parameters
         names = [place.id for place in call.args if isinstance(place, ast.Name)]
-        assert names == list(taken)[: len(names)], text
+        assert names == list(params)[: len(names)], text
         for argument in call.keywords:
-            assert argument.arg in taken, text
+            assert argument.arg in params, text
             value = ast.literal_eval(argument.value)
-            assert isinstance(value, str) or value == taken[argument.arg].default, text
+            assert isinstance(value, str) or value == params[argument.arg].default, text
 
 
-def test_the_table_of_metrics_has_every_one_with_its_function():
+def test_metrics_table_lists_every_metric_and_its_function():
     text = GUIDE["metrics"].read_text()
     rows = re.findall(r"^\| `(\w+)(?:@k)?` \| (?:`(\w+)` )?\|", text, re.MULTILINE)
-    told = dict(rows)
+    functions = dict(rows)
     for name, function in _evaluate._METRICS.items():
-        assert told.pop(name) == function.__name__
-    assert told == {"coverage": "", "auc": "auc"}
+        assert functions.pop(name) == function.__name__
+    assert functions == {"coverage": "", "auc": "auc"}
     public = {n for n, f in vars(_ranking).items() if inspect.isfunction(f) and n[0] != "_"}
     assert public - {"at_least_float32", "check_shape"} == {f for _, f in rows if f}
     assert public <= {*vars(metrics), "at_least_float32", "check_shape"}
 
 
-def test_the_page_on_data_names_every_dataset_format_option_and_split():
+def test_data_guide_covers_datasets_formats_splits_and_images():
     text = GUIDE["data"].read_text()
     for name in data.DATASETS:
         assert all(part in text for part in name.split(":")), name
@@ -191,8 +191,8 @@ def test_the_page_on_data_names_every_dataset_format_option_and_split():
         assert re.search(rf"`[^`\n]*{name}[^`\n]*`", section), name
 
 
-def test_each_exported_module_has_a_heading_in_the_reference():
-    """The build of the site would fail; its extension is not imported here, for it needs Sphinx."""
+def test_api_reference_has_heading_for_each_module():
+    """A missing heading fails the site build, whose extension needs Sphinx to be imported."""
     module = ast.parse((DOCS / "_extensions" / "api_reference.py").read_text())
     (groups,) = (
         ast.literal_eval(node.value)
@@ -205,7 +205,7 @@ def test_each_exported_module_has_a_heading_in_the_reference():
         assert {*re.findall(r"^from \.+(_\w+)", init, re.M)} <= known, package
 
 
-def test_every_package_has_a_guide_and_a_reference():
+def test_every_package_has_guide_and_api_reference():
     reference = [name.partition(".")[0] for name in PACKAGES]
     for name in reference:
         assert f"```{{api}} crl_jax.{name}\n```" in (DOCS / "api" / f"{name}.md").read_text()
@@ -228,9 +228,9 @@ def parse(name: str, arguments: list[str]) -> None:
         study.check(configure(study, arguments)[0])
         forget_own(OBJECTIVES)
     elif name == "numerical":
-        of_numerical.parse(arguments)
+        numerical_options.parse(arguments)
     elif name == "calibration":
-        of_calibration.parse(arguments)
+        calibration_options.parse(arguments)
     else:
         assert name == "reproduce"
         reproduce.parse(arguments)
@@ -246,7 +246,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
-def test_commands_of_a_page_are_accepted(page, line, tmp_path, monkeypatch):
+def test_documented_commands_parse(page, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for code in blocks(page, "python"):
@@ -273,7 +273,7 @@ def test_commands_of_a_page_are_accepted(page, line, tmp_path, monkeypatch):
 
 
 def link_target(link: str, page: Path) -> tuple[Path, str] | None:
-    """Returns the file and the anchor that a link leads to; None outside the project."""
+    """Returns the file and the anchor of a link; None outside the project."""
     path, _, anchor = link.partition("#")
     for start, folder, end in (
         (r"https://github\.com/crl-jax/crl_jax/(?:blob|tree|raw)/main/", ROOT, ""),
@@ -291,7 +291,7 @@ def link_target(link: str, page: Path) -> tuple[Path, str] | None:
 @pytest.mark.parametrize(
     "page", [*PAGES.values(), FRONT, *STUBS], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     text = without_code(page)
     links = re.findall(r"\]\(\s*<?([^)\s>]+)>?\s*\)", text)
     links += re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
@@ -306,8 +306,8 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", [*PAGES.values(), FRONT, CONTRIBUTING], ids=lambda page: page.stem)
-def test_files_that_a_page_names_exist(page):
-    """Apart from files of the reader, of which the code follows a colon."""
+def test_referenced_files_exist(page):
+    """Ignores files that the reader creates: their content follows a colon."""
     text = without_code(page)
     named = re.findall(r"`((?:crl_jax|experiments|benchmarks|tests|docs)/[\w/.-]+)`(?!:\n)", text)
     for path in named:
@@ -315,14 +315,14 @@ def test_files_that_a_page_names_exist(page):
 
 
 @pytest.mark.parametrize("page", STUBS, ids=lambda page: page.parent.name)
-def test_a_readme_of_a_folder_is_a_link(page):
+def test_folder_readme_links_to_documentation(page):
     text = page.read_text()
     assert text.count("\n") <= 6
     assert "https://crl-jax.github.io/crl_jax/" in text
 
 
 @each_page
-def test_every_row_has_all_cells(page):
+def test_table_rows_have_equal_number_of_cells(page):
     cells = 0
     for line in without_code(page).splitlines():
         count = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0

@@ -8,7 +8,7 @@ from _helpers.refusals import raises
 from crl_jax._files import whole
 
 
-def test_a_file_is_replaced_at_once_and_its_folder_created(tmp_path):
+def test_write_replaces_file_atomically_and_creates_folder(tmp_path):
     path = tmp_path / "new" / "file"
     for text in ("first", "second"):
         with whole(path) as partial:
@@ -18,7 +18,7 @@ def test_a_file_is_replaced_at_once_and_its_folder_created(tmp_path):
     assert [*path.parent.iterdir()] == [path]
 
 
-def test_a_failed_write_keeps_the_file_and_leaves_nothing_else(tmp_path):
+def test_failed_write_keeps_file_and_removes_temporary(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
 
@@ -33,7 +33,7 @@ def test_a_failed_write_keeps_the_file_and_leaves_nothing_else(tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_a_folder_is_named_before_anything_is_written(tmp_path, monkeypatch):
+def test_rejects_folder_before_writing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in (tmp_path, Path()):
         with raises(IsADirectoryError) as caught, whole(folder):
@@ -42,14 +42,14 @@ def test_a_folder_is_named_before_anything_is_written(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
-def test_writers_of_one_file_do_not_disturb_each_other(tmp_path):
+def test_concurrent_writers_never_expose_partial_file(tmp_path):
     path, texts = tmp_path / "file", ["a" * 100_000, "b" * 200_000]
     path.write_text(texts[0])
-    done, found = threading.Event(), []
+    done, contents = threading.Event(), []
 
     def read():
         while not done.is_set():
-            found.append(path.read_text())
+            contents.append(path.read_text())
 
     def write(text):
         for _ in range(50):
@@ -64,6 +64,6 @@ def test_writers_of_one_file_do_not_disturb_each_other(tmp_path):
         thread.join()
     done.set()
     reader.join()
-    assert found
-    assert set(found) <= set(texts)
+    assert contents
+    assert set(contents) <= set(texts)
     assert [*tmp_path.iterdir()] == [path]

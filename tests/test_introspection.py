@@ -51,7 +51,7 @@ def shift(x, *, by: Annotated[int | None, Range(1)] = None, rate: Annotated[Any,
     return x, by, rate
 
 
-def test_ranges_defaults_kinds_and_help_come_from_the_declaration():
+def test_hyperparams_read_signature_and_docstring():
     found = hyperparams(scale)
     assert list(found) == ["rate", "kind"]
     assert found["rate"] == (0.5, float, Range(0, 1), (), "Rate β ∈ [0, 1], see scale")
@@ -64,10 +64,10 @@ def test_help_follows_references_to_other_docstrings():
     assert found["by"] == (None, int, Range(1), (), "Number of places")
     assert found["rate"].help == "Rate β ∈ [0, 1], see scale"
     found = hyperparams(stretch)
-    assert [of.help for of in found.values()] == ["Rate β ∈ [0, 1], see scale", "Factor"]
+    assert [param.help for param in found.values()] == ["Rate β ∈ [0, 1], see scale", "Factor"]
 
 
-def test_fields_of_a_class_and_of_its_bases():
+def test_dataclass_fields_are_inherited_and_validated():
     @pytree_dataclass
     class Base:
         """Base.
@@ -89,7 +89,7 @@ def test_fields_of_a_class_and_of_its_bases():
         count: Annotated[int, Range(1)] = 3
 
     found = hyperparams(Derived)
-    assert [(of.default, of.kind, of.help) for of in found.values()] == [
+    assert [(param.default, param.kind, param.help) for param in found.values()] == [
         (1.0, float, "Weight of it"),
         (3, int, "Number of them"),
     ]
@@ -99,7 +99,7 @@ def test_fields_of_a_class_and_of_its_bases():
         Derived(count=0)
 
 
-def test_a_count_may_have_no_least_value():
+def test_integer_range_may_lack_lower_bound():
     @pytree_dataclass
     class Offset:
         places: Annotated[int, Range(high=5)] = 0
@@ -109,7 +109,7 @@ def test_a_count_may_have_no_least_value():
         Offset(6)
 
 
-def test_choices_are_checked_where_they_are_declared():
+def test_rejects_undeclared_choices():
     checked = check_arguments(scale)
     assert checked(1, kind="b")[2] == "b"
     with raises(ValueError, match=r"^`kind` must be one of a, b, got 'c'\.$"):
@@ -133,23 +133,23 @@ PUBLIC = {
 def declarations():
     for source in PUBLIC:
         with contextlib.suppress(ValueError):  # a built-in has no signature
-            yield from ((source, name, of) for name, of in hyperparams(source).items())
+            yield from ((source, name, param) for name, param in hyperparams(source).items())
 
 
-def test_every_hyper_parameter_of_the_library_has_a_help_text():
+def test_every_hyperparameter_has_help_text():
     found = list(declarations())
     assert {"tau_plus", "candidates", "momentum", "edge_dropout"} <= {name for _, name, _ in found}
     missing = [
         f"{source.__module__}.{source.__qualname__}: {name}"
-        for source, name, of in found
-        if not of.help or of.help.startswith("As ") or "\\" in of.help
+        for source, name, param in found
+        if not param.help or param.help.startswith("As ") or "\\" in param.help
     ]
     assert not missing, missing
 
 
-def test_defaults_of_the_library_lie_in_their_ranges():
-    for _, name, of in declarations():
-        if isinstance(of.default, int | float):
-            of.range.check(name, of.default)
-        elif isinstance(of.default, str):
-            assert of.default in of.choices, name
+def test_defaults_lie_within_ranges():
+    for _, name, param in declarations():
+        if isinstance(param.default, int | float):
+            param.range.check(name, param.default)
+        elif isinstance(param.default, str):
+            assert param.default in param.choices, name

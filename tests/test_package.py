@@ -1,4 +1,4 @@
-"""The package as a whole: light to import, documented, no pickle."""
+"""Package-level checks: light imports, docstrings, no pickle."""
 
 import contextlib
 import importlib
@@ -24,8 +24,8 @@ SUBPACKAGES = (
 )  # fmt: skip
 
 
-def test_importing_pulls_in_the_core_dependencies_alone():
-    """Whatever else gets imported is what those dependencies import themselves."""
+def test_import_loads_only_core_dependencies():
+    """Modules that these dependencies import themselves are allowed."""
     heavy = ["polars", "tyro", "matplotlib", "tensorflow", "tensorflow_datasets", "torch", "pandas",
              "sklearn", "ranx", "beartype", "hypothesis", "pytest"]  # fmt: skip
     code = f"""
@@ -42,7 +42,7 @@ assert not xla_bridge._backends, "importing started a device backend"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_nothing_reads_pickles():
+def test_no_module_reads_pickles():
     for path in [*ROOT.glob("crl_jax/**/*.py"), *ROOT.glob("experiments/**/*.py")]:
         code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL)
         assert not re.search(r"\bimport pickle\b|allow_pickle=True|read_pickle|joblib", code), path
@@ -64,22 +64,22 @@ def test_public_functions_are_documented(name):
                     assert inspect.getdoc(getattr(thing, member)), f"{public_name}.{member}"
 
 
-def test_signatures_are_checked_while_tests_run():
+def test_runtime_type_checking_is_enabled():
     with contextlib.suppress(TypeCheckError):
         crl_jax.metrics.top_k(jnp.arange(3), 1)  # integers where the signature says floats
         pytest.fail("expected the checker of signatures to be at work")
     with raises(ValueError, match="`k` must lie in"):
-        crl_jax.metrics.top_k(jnp.arange(3), 4)  # it leaves refusals to the function
+        crl_jax.metrics.top_k(jnp.arange(3), 4)  # the function itself raises range errors
 
 
-def test_installing_beside_the_packages_of_colab_replaces_none():
+def test_requirements_accept_colab_versions():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {
         requirement.name: requirement.specifier
         for requirement in map(Requirement, project["dependencies"])
         if requirement.marker is None or requirement.marker.evaluate()
     }
-    # Colab on Python 3.13: another JAX than the one of its TPU plugin would not find the TPU.
-    there = {"jax": "0.7.2", "flax": "0.11.2", "optax": "0.2.8", "numpy": "2.1.0"}
-    for name, version in there.items():
+    # Colab on Python 3.13: a JAX version other than that of its TPU plugin finds no TPU.
+    colab_versions = {"jax": "0.7.2", "flax": "0.11.2", "optax": "0.2.8", "numpy": "2.1.0"}
+    for name, version in colab_versions.items():
         assert version in declared[name], (name, declared[name])

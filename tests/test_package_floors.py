@@ -1,4 +1,4 @@
-"""A package imports only from lower floors of the library; shared modules import no package."""
+"""Packages import only from lower layers of the library; shared modules import no package."""
 
 import ast
 from importlib.util import resolve_name
@@ -10,7 +10,7 @@ import crl_jax
 import experiments
 
 ROOT = Path(crl_jax.__file__).parent
-FLOORS = [
+LAYERS = [
     {"kernels"},
     {"data", "stats"},
     {"weights", "models"},
@@ -19,8 +19,8 @@ FLOORS = [
     {"tasks"},
     {"serving"},
 ]
-# Exceptions to "everything on a lower floor": losses see scores, weights see numbers, and the
-# engine knows neither users nor images.
+# Exceptions to "all lower layers": losses see scores, weights see numbers, and the training loop
+# knows neither users nor images.
 ALLOWED = {
     "weights": {"stats"}, "losses": {"kernels", "stats", "weights"}, "train": set(),
     "baselines": {"data", "metrics"},
@@ -45,17 +45,17 @@ def imported_names(path: Path, root: Path = ROOT) -> set[str]:
 
 
 def allowed(package: str) -> set[str]:
-    floor = next(i for i, names in enumerate(FLOORS) if package in names)
-    lower = set().union(*FLOORS[:floor]) if floor else set()
+    layer = next(i for i, names in enumerate(LAYERS) if package in names)
+    lower = set().union(*LAYERS[:layer]) if layer else set()
     return {package} | ALLOWED.get(package, lower)
 
 
-def test_every_package_has_one_floor():
-    assert sorted(name for floor in FLOORS for name in floor) == PACKAGES
+def test_every_package_has_one_layer():
+    assert sorted(name for layer in LAYERS for name in layer) == PACKAGES
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_package_imports_from_lower_floors(package):
+def test_package_imports_only_from_lower_layers(package):
     paths = sorted((ROOT / package).rglob("*.py"))
     assert paths
     for path in paths:
@@ -90,7 +90,7 @@ OTHERS = {
 """Commands whose modules a command uses; named configurations serve all commands."""
 
 
-def test_commands_import_few_others():
+def test_commands_import_only_allowed_commands():
     names = {path.parent.name for path in COMMANDS.glob("*/__init__.py")}
     for path in COMMANDS.rglob("*.py"):
         own = set(path.relative_to(COMMANDS).parts[:-1])

@@ -1,4 +1,4 @@
-"""Products are in full float32 where scores are compared, and of the default precision in training.
+"""Matrix products are in full float32 where scores are compared, in default precision in training.
 
 By default, a float32 product rounds its operands to bfloat16 on TPUs, and to TF32 on GPUs.
 """
@@ -101,14 +101,14 @@ def in_tiles(loss, x, y):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_compared_scores_are_in_full_precision(name):
-    """Emulated products of a TPU therefore change nothing."""
+def test_score_comparisons_use_full_precision(name):
+    """Emulated TPU products therefore do not change results."""
     function, *args = COMPARED[name]
     assert default_products(function, *args) == 0
 
 
-def test_products_of_training_are_counted_and_rounded():
-    """The counting finds products in calls, loops and derivatives."""
+def test_training_products_are_counted_and_rounded():
+    """Counts products inside calls, loops and derivatives."""
     assert default_products(losses.view_scores, X, Y) == 1
     assert default_products(partial(MF.score, items=ITEMS[:, None], users=USERS), TABLES) == 1
     tiled = jax.value_and_grad(partial(in_tiles, losses.info_nce), (0, 1))
@@ -123,8 +123,8 @@ def test_products_of_training_are_counted_and_rounded():
 
 
 @pytest.mark.parametrize("name", BATCH)
-def test_losses_of_a_batch_with_rounded_products(name):
-    """Tiles stay equal to the whole, and the loss is close to that of exact products."""
+def test_batch_losses_tolerate_rounded_products(name):
+    """The tiled loss matches the untiled one, which is close to the loss with exact products."""
     loss, x = BATCH[name], Y + 2 * X
     found = {}
     for way in (in_batch, in_tiles):
@@ -133,7 +133,7 @@ def test_losses_of_a_batch_with_rounded_products(name):
     value, grads = found[in_batch]
     np.testing.assert_allclose(found[in_tiles][0], value, rtol=1e-6)
     for got, want in zip(found[in_tiles][1], grads, strict=True):
-        # Slopes are rounded in products of other shapes.
+        # Gradients are rounded in products of other shapes.
         np.testing.assert_allclose(got, want, atol=2e-3 * np.abs(want).max())
     exact = jax.jit(partial(in_batch, loss))(x, Y)
     assert value != exact
@@ -155,7 +155,7 @@ def ndcg(tables):
 
 
 @pytest.mark.usefixtures("standard_promotion")
-def test_training_with_rounded_products_reaches_the_same_quality():
+def test_rounded_products_preserve_ranking_quality():
     task = tasks.Ranking.from_interactions(
         LOG, encoder=MF, loss=losses.bpr, sampler=samplers.DNS(2), n_neg=1
     )
@@ -180,7 +180,7 @@ def test_training_with_rounded_products_reaches_the_same_quality():
 
 
 @pytest.mark.parametrize("name", ["InfoNCE", "debiased", "hard"])
-def test_losses_need_no_subnormal_numbers(name):
+def test_losses_do_not_depend_on_subnormals(name):
     """Most devices flush them to zero."""
     size = 10.0 ** np.random.default_rng(1).uniform(-42, -36, (4, 9))
     scores = jnp.asarray(size * np.resize([1, -1], size.shape), jnp.float32)

@@ -40,19 +40,19 @@ def fields_of(cls, *, static):
 
 def blank(cls):
     """Returns an instance with an array in each leaf and a string in each static field."""
-    made = object.__new__(cls)
+    instance = object.__new__(cls)
     for number, field in enumerate(fields_of(cls, static=False)):
-        object.__setattr__(made, field.name, jnp.full(2, float(number)))
+        object.__setattr__(instance, field.name, jnp.full(2, float(number)))
     for field in fields_of(cls, static=True):
-        object.__setattr__(made, field.name, f"static {field.name}")
-    return made
+        object.__setattr__(instance, field.name, f"static {field.name}")
+    return instance
 
 
 CLASSES = registered_classes()
 each_class = pytest.mark.parametrize("cls", CLASSES.values(), ids=CLASSES)
 
 
-def test_the_classes_are_found():
+def test_finds_registered_classes():
     names = {name.rsplit(".", 1)[1] for name in CLASSES}
     assert names >= {"Ranking", "SimCLR", "BNS", "LightGCN", "VarianceGamma", "Optimizer"}
 
@@ -63,7 +63,7 @@ def test_the_classes_are_found():
     [lambda x: None, str, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), lambda x: object()],
     ids=["None", "str", "ShapeDtypeStruct", "object"],
 )
-def test_leaves_may_become_anything(cls, change):
+def test_leaves_accept_arbitrary_objects(cls, change):
     changed = jax.tree.map(change, blank(cls))
     assert type(changed) is cls
     for field in fields_of(cls, static=True):
@@ -71,7 +71,7 @@ def test_leaves_may_become_anything(cls, change):
 
 
 @each_class
-def test_it_is_rebuilt_from_its_leaves(cls):
+def test_unflatten_restores_instance(cls):
     tree = blank(cls)
     with_paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves = jax.tree.leaves(tree)
@@ -85,7 +85,7 @@ def test_it_is_rebuilt_from_its_leaves(cls):
 
 
 @each_class
-def test_abstract_evaluation_and_axes(cls):
+def test_supports_eval_shape_and_vmap_axes(cls):
     tree = blank(cls)
     shapes = jax.eval_shape(lambda x: x, tree)
     assert all(leaf.shape == (2,) for leaf in jax.tree.leaves(shapes))
@@ -97,13 +97,13 @@ def test_abstract_evaluation_and_axes(cls):
     np.testing.assert_array_equal(out, np.arange(3))
 
 
-def pickled(tree):
+def pickle_round_trip(tree):
     return pickle.loads(pickle.dumps(tree))  # noqa: S301
 
 
 @each_class
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled])
-def test_it_can_be_copied_and_pickled(cls, duplicate):
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle_round_trip])
+def test_supports_copy_and_pickle(cls, duplicate):
     tree = blank(cls)
     again = duplicate(tree)
     assert jax.tree.structure(again) == jax.tree.structure(tree)
@@ -119,22 +119,22 @@ RANGED = [
 
 
 @pytest.mark.parametrize(("cls", "name", "allowed"), RANGED)
-def test_numbers_out_of_range_are_refused_on_construction(cls, name, allowed):
+def test_constructor_rejects_values_out_of_range(cls, name, allowed):
     with raises(ValueError, match=rf"`{name}` must"):
         dataclasses.replace(blank_numbers(cls), **{name: allowed.low - 1})
 
 
 def blank_numbers(cls):
     """Returns :func:`blank` with None, valid for each range, and with one of the choices."""
-    made = blank(cls)
+    instance = blank(cls)
     for field in dataclasses.fields(cls):
         choices = get_choices(field.type)
         if get_range(field.type) is not None or choices:
-            object.__setattr__(made, field.name, choices[0] if choices else None)
-    return made
+            object.__setattr__(instance, field.name, choices[0] if choices else None)
+    return instance
 
 
-def test_a_class_validates_once_and_only_on_construction():
+def test_validates_only_on_construction():
     calls = []
 
     @pytree_dataclass
@@ -159,7 +159,7 @@ def test_a_class_validates_once_and_only_on_construction():
         dataclasses.replace(child, rate=2.0)
 
 
-def test_traced_numbers_pass():
+def test_traced_values_skip_range_check():
     @pytree_dataclass
     class Scale:
         rate: Annotated[Any, Range(0, 1)] = 0.5

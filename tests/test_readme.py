@@ -1,4 +1,4 @@
-"""The examples of the front page run, and it names every package."""
+"""The examples of the README run, and it links the guide of every package."""
 
 import csv
 import json
@@ -18,15 +18,15 @@ from experiments.recommend._study import Recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-# The front page's training in Python, as flags.
-OF_FRONT = """--data ratings.csv --valid-fraction 0.1 --loss bayesian --temperature 1 --beta 0.7
+# The training example of the README, as flags.
+README_FLAGS = """--data ratings.csv --valid-fraction 0.1 --loss bayesian --temperature 1 --beta 0.7
 --tau-plus 0.05 --n-neg 32 --sampler rns --dim 32 --similarity inner --lr 1e-3 --weight-decay 1e-5
 --l2-target tables --schedule constant --epochs 200 --patience 50 --eval-every 1 --batch-size 1024
 --final-training train --tune 0 --baselines none --out runs/mine"""
 
 
-def test_the_front_page_runs(tmp_path, monkeypatch, capsys):
-    """Its Python code scores as the command with the same settings does."""
+def test_readme_examples_run(tmp_path, monkeypatch, capsys):
+    """The Python example reaches the same metrics as the command with the same settings."""
     log = data.simulate(n_users=40, n_items=60, n_exposed=40, seed=3).interactions
     monkeypatch.chdir(tmp_path)
     with open("ratings.csv", "w", newline="") as file:
@@ -46,7 +46,7 @@ def test_the_front_page_runs(tmp_path, monkeypatch, capsys):
     for command in commands:
         study = Recommend()
         study.check(configure(study, shlex.split(command))[0])
-    assert recommend(OF_FRONT.split()) == 0
+    assert recommend(README_FLAGS.split()) == 0
     metrics = json.loads(Path("runs/mine/metrics.json").read_text())
     shared = found.keys() & metrics.keys()
     assert {"ndcg@20", "recall@20", "auc"} <= shared
@@ -54,6 +54,6 @@ def test_the_front_page_runs(tmp_path, monkeypatch, capsys):
         assert float(found[name]) == pytest.approx(metrics[name], rel=1e-4), name
 
 
-def test_the_front_page_names_every_package():
+def test_readme_links_every_package():
     linked = set(re.findall(r"/guide/(\w+)\.html", FRONT.read_text()))
     assert linked == {path.parent.name for path in ROOT.glob("crl_jax/*/__init__.py")}

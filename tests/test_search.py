@@ -30,11 +30,11 @@ def platform(request):
         yield request.param
 
 
-def drawn(shape, seed=0):
+def draw(shape, seed=0):
     return np.random.default_rng(seed).choice(VALUES, shape)
 
 
-def counted(scores, thresholds, side):
+def count_by_comparing(scores, thresholds, side):
     compare = np.less if side == "left" else np.less_equal
     return compare(scores[..., None, :], thresholds[..., :, None]).sum(-1)
 
@@ -54,9 +54,9 @@ def rows_and_queries(dtype):
     rows = [np.sort(generator.integers(1, 9_000, n)).astype(dtype) for n in LENGTHS]
     queries = generator.integers(0, 9_001, (len(rows), 40)).astype(dtype)
     queries[:, 0] = 0
-    for row, of_row in zip(rows, queries, strict=True):
+    for row, row_queries in zip(rows, queries, strict=True):
         if row.size:
-            of_row[1:4] = row[0], row[-1], row[row.size // 2]
+            row_queries[1:4] = row[0], row[-1], row[row.size // 2]
     return rows, queries
 
 
@@ -64,7 +64,7 @@ def rows_and_queries(dtype):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.float32])
 @pytest.mark.parametrize("cut", [len(LENGTHS), 9])  # with and without a row of thousands
-def test_search_of_rows(dtype, side, cut):
+def test_search_rows_matches_searchsorted(dtype, side, cut):
     rows, queries = (x[:cut] for x in rows_and_queries(dtype))
     ends = np.cumsum(LENGTHS[:cut])
     low, high = jnp.asarray(ends - LENGTHS[:cut]), jnp.asarray(ends)
@@ -78,7 +78,7 @@ def test_search_of_rows(dtype, side, cut):
 
 
 @pytest.mark.usefixtures("searched_on")
-def test_members_of_rows():
+def test_rows_contain_matches_isin():
     rows, queries = rows_and_queries(np.int32)
     ends = np.cumsum(LENGTHS)
     bounds = jnp.asarray(ends - LENGTHS), jnp.asarray(ends)
@@ -89,64 +89,64 @@ def test_members_of_rows():
     assert 0 < np.sum(want) < np.size(want)
 
 
-def test_a_search_in_no_values(searched_on):
+def test_search_rows_accepts_empty_values(searched_on):
     del searched_on
-    none = jnp.zeros(0, jnp.int32)
+    empty = jnp.zeros(0, jnp.int32)
     got = search_rows(
-        none, jnp.array([[3, 4]]), jnp.zeros(2, jnp.int32), jnp.zeros(2, jnp.int32), 0
+        empty, jnp.array([[3, 4]]), jnp.zeros(2, jnp.int32), jnp.zeros(2, jnp.int32), 0
     )
     np.testing.assert_array_equal(got, 0)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(("n", "k"), [(40, 7), (1, 30)])
-def test_scores_below_thresholds(platform, side, n, k):
-    scores, thresholds = drawn((2, 3, n)), drawn((2, 3, k), seed=1)
+def test_count_below_matches_comparisons(platform, side, n, k):
+    scores, thresholds = draw((2, 3, n)), draw((2, 3, k), seed=1)
     got = count_below(jnp.asarray(scores), jnp.asarray(thresholds), side)
     assert got.dtype == jnp.int32
     known = ~np.isnan(thresholds)
-    np.testing.assert_array_equal(got[known], counted(scores, thresholds, side)[known])
+    np.testing.assert_array_equal(got[known], count_by_comparing(scores, thresholds, side)[known])
 
 
 @pytest.mark.usefixtures("platform")
-def test_thresholds_in_half_precision_and_under_vmap():
+def test_count_below_supports_bfloat16_and_vmap():
     scores, thresholds = (
         jax.random.normal(jax.random.key(i), (5, n), jnp.bfloat16) for i, n in ((0, 60), (1, 9))
     )
     got = jax.vmap(partial(count_below, side="right"))(scores, thresholds)
-    want = counted(np.float32(scores), np.float32(thresholds), "right")
+    want = count_by_comparing(np.float32(scores), np.float32(thresholds), "right")
     np.testing.assert_array_equal(got, want)
 
 
-sorted_by = pytest.mark.parametrize(
+each_sort = pytest.mark.parametrize(
     "by_sorting", [ranks_by_sorting, partial(ranks_by_sorting, by_blocks=True)], ids=["", "blocks"]
 )
 
 
-@sorted_by
+@each_sort
 @pytest.mark.parametrize("n", [51, 128, 384])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_ranks_by_sorting(by_sorting, dtype, n):
-    scores = np.concatenate([drawn((6, n - 1)), np.full((6, 1), np.nan)], axis=1)
+def test_ranks_by_sorting_match_comparisons(by_sorting, dtype, n):
+    scores = np.concatenate([draw((6, n - 1)), np.full((6, 1), np.nan)], axis=1)
     scores[4] = 1.0
     scores[5] = np.nan
-    want = np.where(np.isnan(scores), 0, counted(scores, scores, "right"))
+    want = np.where(np.isnan(scores), 0, count_by_comparing(scores, scores, "right"))
     got = jax.jit(by_sorting)(jnp.asarray(scores, dtype))
     np.testing.assert_array_equal(got, want)  # 3e38 is finite in bfloat16, too
 
 
-@sorted_by
+@each_sort
 @pytest.mark.parametrize("n", [2**16, 2**16 + 1])  # positions of 16 bits, and longer ones
-def test_ranks_by_sorting_of_long_rows(by_sorting, n):
+def test_ranks_of_long_rows_match_searchsorted(by_sorting, n):
     scores = np.random.default_rng(n).normal(size=(2, n)).round(3).astype(np.float32)
     want = [np.searchsorted(np.sort(row), row, side="right") for row in scores]
     np.testing.assert_array_equal(jax.jit(by_sorting)(jnp.asarray(scores)), want)
 
 
-@sorted_by
-def test_sorts_of_values_that_vary_over_a_mesh(by_sorting):
+@each_sort
+def test_sorting_supports_sharded_values(by_sorting):
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    scores, thresholds = drawn((4, 256)), np.array([[0, 1], [-1, 5], [0.5, -5], [9, 0]], np.float32)
+    scores, thresholds = draw((4, 256)), np.array([[0, 1], [-1, 5], [0.5, -5], [9, 0]], np.float32)
 
     def both(scores, thresholds):
         return by_sorting(scores), _search._count_by_merging(scores, thresholds, side="left")
@@ -154,20 +154,20 @@ def test_sorts_of_values_that_vary_over_a_mesh(by_sorting):
     ranks, counts = jax.shard_map(both, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(
         jnp.asarray(scores), jnp.asarray(thresholds)
     )
-    want = np.where(np.isnan(scores), 0, counted(scores, scores, "right"))
+    want = np.where(np.isnan(scores), 0, count_by_comparing(scores, scores, "right"))
     np.testing.assert_array_equal(ranks, want)
-    np.testing.assert_array_equal(counts, counted(scores, thresholds, "left"))
+    np.testing.assert_array_equal(counts, count_by_comparing(scores, thresholds, "left"))
 
 
 @pytest.mark.usefixtures("platform")
-def test_symbolic_sizes():
-    scores, thresholds = drawn((3, 40)), np.array([[0, 1], [-1, 5], [0.5, -5]], np.float32)
+def test_count_below_supports_symbolic_shapes():
+    scores, thresholds = draw((3, 40)), np.array([[0, 1], [-1, 5], [0.5, -5]], np.float32)
     count = exported(partial(count_below, side="right"), scores, thresholds, b=3, n=40, k=2)
     got = count.call(scores, thresholds)
-    np.testing.assert_array_equal(got, counted(scores, thresholds, "right"))
+    np.testing.assert_array_equal(got, count_by_comparing(scores, thresholds, "right"))
 
 
-def test_accelerators_neither_gather_nor_scatter():
+def test_accelerator_lowering_avoids_gather_and_scatter():
     scores, thresholds = jnp.zeros((4, 600)), jnp.zeros((4, 9))
     count = partial(count_below, side="left")
     assert "gather" in lowered_for("cpu", count, scores, thresholds)
