@@ -85,12 +85,12 @@ TASKS = {
         ),
     ],
 )  # fmt: skip
-def test_bad_arguments_are_named_on_construction(make, message):
+def test_rejects_invalid_arguments_before_training(make, message):
     with raises(ValueError, match=message):
         make()
 
 
-def test_labels_of_all_integer_types_are_alike():
+def test_accepts_labels_of_any_integer_type():
     for labels in (LABELS, LABELS.tolist(), LABELS.astype(np.uint8)):
         _, got = split_labels(LabelledExamples(POINTS, labels))
         assert got.dtype == jnp.int32
@@ -106,7 +106,7 @@ def test_labels_of_all_integer_types_are_alike():
         (tasks.CLIP(LINEAR, LINEAR, tile=1), (POINTS, POINTS)),
     ],
 )
-def test_batches_of_one_example_without_negatives_are_refused(task, data):
+def test_in_batch_negatives_require_batch_size_above_one(task, data):
     with raises(ValueError, match=f"`batch_size` must be at least 2 for {type(task).__name__}"):
         fit(task, data, TrainConfig(1), epochs=1)
 
@@ -122,12 +122,12 @@ def test_batches_of_one_example_without_negatives_are_refused(task, data):
         ),
     ],
 )  # fmt: skip
-def test_data_of_one_class_have_no_negatives(task):
+def test_rejects_single_class_data(task):
     with raises(ValueError, match="must have two classes or more, got only class 0"):
         fit(task, LabelledExamples(POINTS, np.zeros(64, np.int32)), epochs=1)
 
 
-def test_positives_alone_are_refused_by_punce():
+def test_punce_rejects_data_without_unlabelled_examples():
     with raises(ValueError, match="`data` must have unlabelled examples"):
         fit(TASKS["PuNCE"], LabelledExamples(POINTS, np.zeros(64, np.int32)), epochs=1)
 
@@ -140,13 +140,13 @@ def test_positives_alone_are_refused_by_punce():
         (POINTS, "`data` of Classification must be"),
     ],
 )
-def test_classes_beyond_their_number_are_refused(data, message):
+def test_classification_rejects_invalid_labels(data, message):
     with raises(ValueError, match=message):
         fit(TASKS["Classification"], data, epochs=1)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_step_never_promotes_dtypes(name):
+def test_training_step_passes_strict_dtype_promotion(name):
     task, x = TASKS[name], jnp.asarray(POINTS[:8])
     data = LabelledExamples((x, x) if name == "CLIP" else x, jnp.asarray(LABELS[:8]))
 

@@ -37,23 +37,23 @@ KINDS = {
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
-def test_an_augmentation_survives_being_taken_apart():
+def test_augmentation_round_trips_as_pytree():
     kind = KINDS["views"]
     for augment, leaves in ((jitter, 0), (Jitter(0.3), 1), (partial(jitter), 0)):
         task, again = kind(augment), kind(augment)
         assert jax.tree.structure(task) == jax.tree.structure(again)
         assert len(jax.tree.leaves(task.augment)) == leaves
-        for stand_in in (object(), None, 0, jnp.zeros(3)):
-            filled = jax.tree.map(lambda _, x=stand_in: x, task)
+        for placeholder in (object(), None, 0, jnp.zeros(3)):
+            filled = jax.tree.map(lambda _, x=placeholder: x, task)
             assert type(filled.augment) is type(task.augment)
         moved = jax.tree.map(lambda x: x, task)
         key, example = jax.random.key(0), jnp.ones(6)
         np.testing.assert_array_equal(moved.augment(key, example), augment(key, example))
-    whole = jax.tree.map(lambda _: 0, kind(jitter), is_leaf=callable)  # replaces it as a whole
+    whole = jax.tree.map(lambda _: 0, kind(jitter), is_leaf=callable)  # replaces the whole function
     assert whole.augment == 0
 
 
-def test_what_is_no_function_is_refused():
+def test_rejects_augmentation_that_is_not_callable():
     with raises(
         ValueError, match=r"`augment` must be callable as augment\(key, example\), got 0.3"
     ):
@@ -61,7 +61,7 @@ def test_what_is_no_function_is_refused():
 
 
 @each_kind
-def test_evaluation_sees_examples_as_they_are(kind):
+def test_embed_uses_plain_transform_instead_of_augmentation(kind):
     """Evaluation applies ``plain``, which a function lacks unless it is set as an attribute."""
     task = kind(Jitter())
     state = in_one(lambda seed: train.initial_state(task, train.Optimizer(), seed), 0)
@@ -84,7 +84,7 @@ def test_evaluation_sees_examples_as_they_are(kind):
 
 
 @each_kind
-def test_features_are_those_before_the_head(kind):
+def test_represent_returns_features_before_head(kind):
     task = kind(Jitter())
     state = in_one(lambda seed: train.initial_state(task, train.Optimizer(), seed), 0)
     x = jnp.asarray(POINTS[:5])
@@ -98,8 +98,8 @@ def test_features_are_those_before_the_head(kind):
     assert rest.keys() == {"norm"}
 
 
-def test_batch_statistics_are_those_of_both_views():
-    """Their running mean after a step moves by a hundredth."""
+def test_batch_statistics_include_both_views():
+    """The running mean moves by a hundredth of its distance to the batch mean in each step."""
     task = SimCLR(NORMED, jitter)
     params, model_state = in_one(task.init, jax.random.key(0))
     batch = in_one(task.batch, jax.random.key(1), train.Batch(jnp.arange(64), jnp.asarray(POINTS)))
@@ -120,7 +120,7 @@ def log_sums(scores, own, t):
     return np.log(np.sum(np.where(own, 0, np.exp(scores / t)), axis=1))
 
 
-def test_the_decoupled_loss_is_that_of_its_formula():
+def test_decoupled_loss_matches_published_formula():
     """Eq. 6 of Yeh et al.: the denominator excludes the positive."""
     s = unit(Z) @ unit(Z).T
     own = np.tile(np.arange(5), 2)[:, None] == np.tile(np.arange(5), 2)
@@ -142,7 +142,7 @@ def queue_losses(pos, neg, t, loss_fn):
 
 
 @pytest.mark.parametrize("loss_fn", [losses.info_nce, losses.debiased_contrastive])
-def test_momentum_goes_by_the_published_algorithm(loss_fn):
+def test_moco_step_matches_published_algorithm(loss_fn):
     """Algorithm 1 of MoCo in float64: two steps of gradient descent, keys by the moving average."""
     tau = {"tau_plus": 0.1} if loss_fn is losses.debiased_contrastive else {}
     task = MoCo(LINEAR, jitter, {"temperature": 0.3, **tau}, loss_fn, momentum=0.75, dim=5, queue=8)
@@ -169,4 +169,4 @@ def test_momentum_goes_by_the_published_algorithm(loss_fn):
         average = 0.75 * average + 0.25 * moved
         np.testing.assert_allclose(state.model_state.queue, queue, atol=1e-5)
         np.testing.assert_allclose(state.model_state.target["linear"]["kernel"], average, rtol=1e-5)
-    assert state.model_state.pointer == 0  # of a queue of 8
+    assert state.model_state.pointer == 0  # wraps around: the queue holds 8 keys

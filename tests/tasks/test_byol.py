@@ -21,17 +21,17 @@ def mean_and_gradients(w, q, target, v1, v2):
     loss, dw, dq = 0.0, np.zeros_like(w), np.zeros_like(q)
     for here, there in ((v1, v2), (v2, v1)):
         hidden = here @ w
-        told, seen = hidden @ q, unit(there @ target)
-        length = np.linalg.norm(told, axis=1, keepdims=True)
-        cos = np.sum(told / length * seen, axis=1, keepdims=True)
+        prediction, projection = hidden @ q, unit(there @ target)
+        length = np.linalg.norm(prediction, axis=1, keepdims=True)
+        cos = np.sum(prediction / length * projection, axis=1, keepdims=True)
         loss += np.mean(2 - 2 * cos)
-        slope = -2 * (seen - cos * told / length) / length / len(here)
+        slope = -2 * (projection - cos * prediction / length) / length / len(here)
         dq += hidden.T @ slope
         dw += here.T @ (slope @ q.T)
     return loss, dw, dq
 
 
-def test_a_step_is_that_of_the_formulas():
+def test_step_matches_float64_reference():
     """Two steps of gradient descent: the second has a target that differs from the network."""
     task = BYOL(LINEAR, jitter, SQUARE, momentum=0.75)
     optimizer = Optimizer(0.5, rule=train.sgd_l2)
@@ -46,8 +46,8 @@ def test_a_step_is_that_of_the_formulas():
     after, means = jax.jit(run)(state, steps, data=jnp.asarray(POINTS[:8]))
     momentum = 1 - 0.25 * (np.cos(np.pi / 4) + 1) / 2
     draw = jax.jit(task.batch)
-    for key, place in zip(steps.key, np.asarray(steps.indices), strict=True):
-        batch = draw(key, train.Batch(place, POINTS[place]))
+    for key, index in zip(steps.key, np.asarray(steps.indices), strict=True):
+        batch = draw(key, train.Batch(index, POINTS[index]))
         v1, v2 = (np.asarray(v, np.float64) for v in (batch.first, batch.second))
         loss, dw, dq = mean_and_gradients(w, q, target, v1, v2)
         losses.append(loss)
@@ -62,20 +62,20 @@ def test_a_step_is_that_of_the_formulas():
     assert after.model_state.momentum == pytest.approx(momentum)
 
 
-def test_fillers_count_nothing():
+def test_padding_does_not_change_loss():
     task = BYOL(LINEAR, jitter, SQUARE)
     params, model_state = in_one(task.init, jax.random.key(0))
     batch = in_one(
         task.batch, jax.random.key(1), train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8]))
     )
     few = jax.tree.map(lambda x: x[:3], batch)
-    filled = in_one(task.loss, params, model_state, batch, ctx(8, 3))[0]
+    padded = in_one(task.loss, params, model_state, batch, ctx(8, 3))[0]
     np.testing.assert_allclose(
-        filled, in_one(task.loss, params, model_state, few, ctx(3))[0], rtol=1e-6
+        padded, in_one(task.loss, params, model_state, few, ctx(3))[0], rtol=1e-6
     )
 
 
-def test_the_momentum_rises_to_one():
+def test_momentum_increases_to_one():
     task = BYOL(LINEAR, jitter, SQUARE, momentum=0.9)
     params, model_state = in_one(task.init, jax.random.key(0))
     batch = in_one(

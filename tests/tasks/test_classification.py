@@ -42,7 +42,7 @@ class Normed(nnx.Module):
         return nnx.relu(self.norm(self.first(x)))
 
 
-class Same(nnx.Module):
+class Identity(nnx.Module):
     """Encoder that returns its input."""
 
     def __init__(self, rngs):
@@ -52,7 +52,7 @@ class Same(nnx.Module):
         return x
 
 
-NORMED, SAME = Network(Normed), Network(Same)
+NORMED, IDENTITY = Network(Normed), Network(Identity)
 BACKBONE = initial(NORMED, 5)
 BEFORE = jax.tree.map(np.array, BACKBONE)
 
@@ -61,12 +61,12 @@ def noisy(key, x):
     return x + 0.1 * jax.random.normal(key, x.shape)
 
 
-def plainly(key, x):
+def no_augmentation(key, x):
     return x
 
 
 FROZEN = Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=3)
-TUNED = Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=3, finetune=True)
+FINETUNED = Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=3, finetune=True)
 
 
 def fit(task, data=(POINTS, CLASSES), config=None, epochs=40, optimizer=None, **rest):
@@ -77,7 +77,7 @@ def fit(task, data=(POINTS, CLASSES), config=None, epochs=40, optimizer=None, **
     )
 
 
-def of_run(fitted):
+def first_run(fitted):
     return fitted.run(), jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
 
 
@@ -87,10 +87,10 @@ def ctx(n, real=None):
     return train.StepContext(jax.random.key(0), jnp.int32(0), jnp.float32(0), where, count)
 
 
-def test_a_frozen_network_stays_as_it_is():
+def test_frozen_network_does_not_change():
     """The encoder is frozen, does not normalise by the batch, and keeps its statistics."""
     fitted = fit(FROZEN)
-    params, model_state = of_run(fitted)
+    params, model_state = first_run(fitted)
     assert fitted.history[-1]["accuracy"][0] > 0.97
     np.testing.assert_array_equal(in_one(FROZEN.classify, params, model_state, POINTS), CLASSES)
     assert set(params) == {"layer"}
@@ -109,15 +109,15 @@ def test_a_frozen_network_stays_as_it_is():
     assert alone == pytest.approx(want, rel=1e-4)
 
 
-def test_a_hidden_layer_separates_what_a_linear_classifier_cannot():
+def test_hidden_layer_learns_xor():
     """Exclusive or; logits agree with a reference in float64."""
     x = jnp.asarray(RNG.uniform(-1, 1, (200, 2)), jnp.float32)
     y = jnp.asarray(x[:, 0] * x[:, 1] > 0, jnp.int32)
-    linear = Classification(SAME, plainly, ({}, {}), dim=2, n_classes=2)
-    deep = Classification(SAME, plainly, ({}, {}), dim=2, n_classes=2, hidden=16)
+    linear = Classification(IDENTITY, no_augmentation, ({}, {}), dim=2, n_classes=2)
+    deep = Classification(IDENTITY, no_augmentation, ({}, {}), dim=2, n_classes=2, hidden=16)
     got = {}
     for name, task in (("linear", linear), ("deep", deep)):
-        params, model_state = of_run(fit(task, (x, y), epochs=150))
+        params, model_state = first_run(fit(task, (x, y), epochs=150))
         got[name] = np.mean(in_one(task.classify, params, model_state, x) == y)
     assert got["linear"] < 0.75
     assert got["deep"] > 0.95
@@ -131,12 +131,12 @@ def test_a_hidden_layer_separates_what_a_linear_classifier_cannot():
     assert not np.array_equal(first["hidden"]["kernel"], again["hidden"]["kernel"])
     assert not first["layer"]["kernel"].any()
     with raises(ValueError, match="hidden"):
-        Classification(SAME, plainly, ({}, {}), dim=2, n_classes=2, hidden=0)
+        Classification(IDENTITY, no_augmentation, ({}, {}), dim=2, n_classes=2, hidden=0)
 
 
-def test_a_tuned_network_learns_and_so_do_its_statistics():
-    fitted = fit(TUNED)
-    params, model_state = of_run(fitted)
+def test_finetuning_updates_network_and_batch_statistics():
+    fitted = fit(FINETUNED)
+    params, model_state = first_run(fitted)
     assert fitted.history[-1]["accuracy"][0] > 0.97
     assert set(params) == {"layer", "network"}
     for before, after in ((BEFORE[0], params["network"]), (BEFORE[1], model_state)):
@@ -145,7 +145,7 @@ def test_a_tuned_network_learns_and_so_do_its_statistics():
             assert not any(jax.tree.leaves(same))
     jax.tree.map(np.testing.assert_array_equal, BACKBONE, BEFORE)
     (alone, _), (among, _) = (
-        in_one(TUNED.loss, params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3))
+        in_one(FINETUNED.loss, params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3))
         for n in (3, 32)
     )
     assert abs(alone - among) > 1e-3  # batch statistics include the others
@@ -159,17 +159,17 @@ def l2_of_matrices(learning_rate, weight_decay):
     return optax.chain(decay, optax.adam(learning_rate))
 
 
-def test_without_augmentation_its_optimum_is_the_linear_probe():
+def test_optimum_without_augmentation_matches_linear_probe():
     """On standardised features, where L2 is the same for both. Weights agree to 1e-3."""
     x = np.random.default_rng(1).normal(size=(120, 6)) + 0.5 * CENTRES[LABELS]
     x = jnp.asarray((x - x.mean(0)) / x.std(0), jnp.float32)
     probe = metrics.linear_probe(
         x, CLASSES, x, CLASSES, n_classes=3, key=jax.random.key(0), l2=0.02, tolerance=1e-6
     )
-    task = Classification(SAME, plainly, initial(SAME), dim=6, n_classes=3)
+    task = Classification(IDENTITY, no_augmentation, initial(IDENTITY), dim=6, n_classes=3)
     optimizer = Optimizer(0.03, 0.02, decay=0.0, schedule=train.cosine, rule=l2_of_matrices)
     fitted = fit(task, (x, CLASSES), TrainConfig(120), 1000, optimizer)
-    params, model_state = of_run(fitted)
+    params, model_state = first_run(fitted)
     np.testing.assert_allclose(params["layer"]["kernel"], probe.kernel, atol=1e-3)
     bias = params["layer"]["bias"]
     np.testing.assert_allclose(bias - bias.mean(), probe.bias - probe.bias.mean(), atol=1e-3)
@@ -177,35 +177,35 @@ def test_without_augmentation_its_optimum_is_the_linear_probe():
 
 
 @pytest.mark.parametrize("soiled", ["filler", "label"])
-def test_fillers_and_unknown_classes_do_not_count(soiled):
+def test_padding_and_unknown_labels_do_not_contribute(soiled):
     """Unknown labels affect neither the loss, nor the accuracy, nor the gradient."""
     params = {"layer": {"kernel": jnp.asarray(RNG.normal(size=(8, 3)), jnp.float32),
                         "bias": jnp.zeros(3)}}  # fmt: skip
 
-    def of(points, labels, ctx):
+    def loss_and_gradients(points, labels, ctx):
         def loss(params):
             value, (_, measured) = FROZEN.loss(params, {}, (points, labels), ctx)
             return value, measured["accuracy"]
 
         return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
-    want = of(POINTS[:5], CLASSES[:5], ctx(5))
+    want = loss_and_gradients(POINTS[:5], CLASSES[:5], ctx(5))
     if soiled == "filler":
-        got = of(POINTS[:8], CLASSES[:8], ctx(8, real=5))
+        got = loss_and_gradients(POINTS[:8], CLASSES[:8], ctx(8, real=5))
     else:
-        got = of(POINTS[:8], CLASSES[:8].at[5:].set(-1), ctx(8))
+        got = loss_and_gradients(POINTS[:8], CLASSES[:8].at[5:].set(-1), ctx(8))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, want)
-    nothing = of(POINTS[:2], jnp.array([-1, -2]), ctx(2))
-    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(nothing))
+    all_unknown = loss_and_gradients(POINTS[:2], jnp.array([-1, -2]), ctx(2))
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(all_unknown))
 
 
-def test_augmentations_are_drawn_anew_and_left_out_afterwards():
-    place = jnp.zeros(4, jnp.int32)
-    examples = train.Batch(place, (POINTS[place], CLASSES[place]))
+def test_augmentation_is_random_in_training_and_plain_in_evaluation():
+    index = jnp.zeros(4, jnp.int32)
+    examples = train.Batch(index, (POINTS[index], CLASSES[index]))
     one, other = (in_one(FROZEN.batch, jax.random.key(i), examples)[0] for i in (0, 1))
     assert len(np.unique(np.concatenate([one, other])[:, 0])) == 8
     np.testing.assert_array_equal(
-        in_one(FROZEN.batch, jax.random.key(0), examples)[1], CLASSES[place]
+        in_one(FROZEN.batch, jax.random.key(0), examples)[1], CLASSES[index]
     )
 
     @jax.tree_util.register_dataclass
@@ -219,14 +219,14 @@ def test_augmentations_are_drawn_anew_and_left_out_afterwards():
         def plain(self, x):
             return x + self.by
 
-    task = Classification(SAME, Shifted(jnp.float32(2)), ({}, {}), dim=6, n_classes=6)
+    task = Classification(IDENTITY, Shifted(jnp.float32(2)), ({}, {}), dim=6, n_classes=6)
     params = {"layer": {"kernel": jnp.eye(6), "bias": jnp.zeros(6)}}
     np.testing.assert_array_equal(in_one(task.logits, params, {}, POINTS[:4]), POINTS[:4] + 2)
     assert jax.tree.leaves(task.augment) == [2]
 
 
 @pytest.mark.parametrize("block_size", [7, 500])
-def test_blocks_of_examples_change_nothing(block_size):
+def test_block_size_does_not_change_predictions(block_size):
     params = {"layer": {"kernel": jnp.asarray(RNG.normal(size=(8, 3)), jnp.float32),
                         "bias": jnp.arange(3.0)}}  # fmt: skip
     got = in_one(FROZEN.logits, params, {}, POINTS, block_size=block_size)
@@ -235,7 +235,7 @@ def test_blocks_of_examples_change_nothing(block_size):
     np.testing.assert_array_equal(classes, np.argmax(got, axis=1))
 
 
-def test_refusals():
+def test_rejects_invalid_arguments():
     with raises(ValueError, match="`n_classes` must be at least 2, got 1"):
         Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=1)
     with raises(ValueError, match="`dim` must be at least 1"):

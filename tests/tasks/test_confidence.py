@@ -28,7 +28,7 @@ from crl_jax.tasks import ConfidenceEM, InteractionPrior, Ranking
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 N_USERS, N_ITEMS, DIM = 6, 5, 3
-LAW = stats.VarianceGamma(DIM, 0.5)
+DISTRIBUTION = stats.VarianceGamma(DIM, 0.5)
 
 
 ENCODER = MatrixFactorization(N_USERS, N_ITEMS, DIM)
@@ -43,7 +43,7 @@ def first_params():
     return jax.jit(ENCODER.init)(jax.random.fold_in(jax.random.key(0), 0))
 
 
-def estimated(confidence, log, params):
+def estimate_confidence(confidence, log, params):
     """Returns the confidence of each interaction, in one program."""
 
     @jax.jit
@@ -58,7 +58,7 @@ def epoch(data, *, confidence=None, weight=None, **settings):
     """Trains one epoch; by default one batch of all interactions and SGD without L2."""
     if weight is not None and confidence is None:
         confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), every=1000)
-        settings["number"] = 1  # no such step is reached
+        settings["number"] = 1  # epoch 1 has no E-step
     return epoch_of(
         data, confidence=confidence, weight=weight, learning_rate=0.3, **settings
     )  # fmt: skip
@@ -78,7 +78,7 @@ def test_confidence_multiplies_the_losses(data, by_rows):
     np.testing.assert_array_equal(state.model_state.confidence, weight)
 
 
-def test_row_by_row_is_the_published_loop(data):
+def test_row_updates_match_published_sgd_loop(data):
     """Equation 3.32, one triplet after another; the weights also apply to L2 on its rows."""
     missing, log = data
     weight = np.random.default_rng(0).uniform(0, 3, len(log)).astype(np.float32)
@@ -125,26 +125,26 @@ def prior_at(name, log):
     ("rule", "name"),
     [*(("prior", name) for name in PRIORS), ("density", "items"), ("posterior", "pairs")],
 )
-def test_the_expectation_step_looks_every_interaction_up(data, monkeypatch, name, rule):
-    monkeypatch.setattr("crl_jax.tasks._confidence._BLOCK", 7)  # of 24 interactions
+def test_expectation_step_matches_formulas(data, monkeypatch, name, rule):
+    monkeypatch.setattr("crl_jax.tasks._confidence._BLOCK", 7)  # fewer than the 24 interactions
     _, log = data
     params = ENCODER.init(jax.random.key(3))
     prior = PRIORS[name] if callable(PRIORS[name]) else jnp.asarray(PRIORS[name])
     prior = InteractionPrior(prior) if name == "interactions" else prior
-    confidence = ConfidenceEM(prior, LAW, rule=rule, n_sample=10, normalize=False)
-    got = estimated(confidence, log, params)
+    confidence = ConfidenceEM(prior, DISTRIBUTION, rule=rule, n_sample=10, normalize=False)
+    got = estimate_confidence(confidence, log, params)
     w, h = (np.asarray(params[key], np.float64) for key in ("users", "items"))
     score = np.sum(w[log.users] * h[log.items], axis=1)
     want = jnp.asarray(prior_at(name, log))
     if rule != "prior":
         formula = weights.confidence_density if rule == "density" else weights.confidence_posterior
-        want = jax.jit(partial(formula, distribution=LAW))(jnp.asarray(score), prior=want)
+        want = jax.jit(partial(formula, distribution=DISTRIBUTION))(jnp.asarray(score), prior=want)
     np.testing.assert_allclose(got, want, rtol=1e-4)
-    relative = estimated(replace(confidence, normalize=True), log, params)
+    relative = estimate_confidence(replace(confidence, normalize=True), log, params)
     np.testing.assert_allclose(relative, want / np.mean(want), rtol=1e-4)
 
 
-def test_the_law_is_read_off_the_interactions(data):
+def test_distribution_is_estimated_from_interaction_scores(data):
     """Users 0 to 2 score low, the others high: half of the sample lies below each gap."""
     _, log = data
     params = {
@@ -156,33 +156,33 @@ def test_the_law_is_read_off_the_interactions(data):
         confidence = ConfidenceEM(
             prior, stats.SmoothedEmpirical(0.1), rule="posterior", n_sample=n_sample
         )
-        got = estimated(confidence, log, params)
+        got = estimate_confidence(confidence, log, params)
         # In the middle of each half: F is 1/4 and 3/4, and so is the posterior.
         tolerance = 0.01 if n_sample == 24 else 0.3
         np.testing.assert_allclose(got, np.where(log.users < 3, 0.5, 1.5), atol=tolerance)
 
 
 @pytest.mark.parametrize("prior", [0.3, 0.9])
-def test_posteriors_add_up_to_the_prior(data, prior):
+def test_mean_posterior_matches_prior(data, prior):
     """The observed distribution is that of the larger or smaller score, not of a single one."""
     _, log = data
     params = jax.tree.map(lambda x: 3 * x, first_params())
     confidence = ConfidenceEM(
         jnp.full(N_ITEMS, prior), stats.SmoothedEmpirical(0.05), rule="posterior", normalize=False
     )
-    got = estimated(confidence, log, params)
+    got = estimate_confidence(confidence, log, params)
     assert abs(np.mean(got) - prior) < 0.02
 
 
-def test_nothing_credible_is_as_good_as_everything(data):
+def test_confidence_is_one_if_all_densities_underflow(data):
     _, log = data
     params = jax.tree.map(lambda x: 1e4 + x, first_params())
-    confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), LAW, rule="density")
-    got = estimated(confidence, log, params)
+    confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), DISTRIBUTION, rule="density")
+    got = estimate_confidence(confidence, log, params)
     np.testing.assert_array_equal(got, np.ones(24))
 
 
-def test_a_law_in_closed_form_is_held_against_the_scores(data):
+def test_lack_of_fit_detects_wrong_variance(data):
     """Products of normal vectors fit with the right variance, and do not fit with another."""
     users, items = jnp.arange(400), jnp.arange(400)
     large = MatrixFactorization(400, 400, 8)
@@ -193,19 +193,19 @@ def test_a_law_in_closed_form_is_held_against_the_scores(data):
     }
     prior = jnp.full(400, 0.5)
 
-    def leaves(distribution, rule="density"):
+    def misfit(distribution, rule="density"):
         confidence = ConfidenceEM(prior, distribution, rule=rule, n_sample=4000)
         tables = Tables(params["users"], params["items"])
         lack = jax.jit(partial(confidence.lack_of_fit, jax.random.key(1), large))
         return float(lack(tables, users, items))
 
-    assert leaves(stats.VarianceGamma(8, 0.3)) < 0.05
-    assert leaves(stats.VarianceGamma(8, 0.01)) > 0.3
-    assert leaves(stats.VarianceGamma(8, 10.0)) > 0.15
-    assert leaves(stats.SmoothedEmpirical()) == leaves(stats.VarianceGamma(8, 10.0), "prior") == 0
+    assert misfit(stats.VarianceGamma(8, 0.3)) < 0.05
+    assert misfit(stats.VarianceGamma(8, 0.01)) > 0.3
+    assert misfit(stats.VarianceGamma(8, 10.0)) > 0.15
+    assert misfit(stats.SmoothedEmpirical()) == misfit(stats.VarianceGamma(8, 10.0), "prior") == 0
 
 
-def test_by_user_every_user_is_drawn_alike():
+def test_sampling_by_user_is_uniform_over_users():
     """Users with 1, 2 and 3 interactions, and one without; the loss counts sampled users."""
     users = np.repeat([0, 2, 3], [1, 2, 3])
     items = np.array([0, 0, 1, 0, 1, 2])
@@ -228,9 +228,9 @@ def test_by_user_every_user_is_drawn_alike():
     np.testing.assert_allclose(chances, want, atol=4 * np.sqrt(0.25 / 2400))
 
 
-def test_expectation_comes_every_so_many_epochs(data):
+def test_expectation_step_runs_every_n_epochs(data):
     _, log = data
-    confidence = ConfidenceEM(weights.credibility_prior(log.item_counts), LAW, every=3)
+    confidence = ConfidenceEM(weights.credibility_prior(log.item_counts), DISTRIBUTION, every=3)
     task = Ranking.from_interactions(
         log, encoder=ENCODER, loss=losses.bpr, confidence=confidence
     )  # fmt: skip
@@ -244,12 +244,12 @@ def test_expectation_comes_every_so_many_epochs(data):
     assert kept == [False, True, True, False]
 
 
-def test_what_nobody_believes_teaches_nothing(data):
+def test_zero_prior_leaves_user_rows_unchanged(data):
     """Users with a prior of 0 keep their rows."""
     _, log = data
     prior = jnp.where(jnp.asarray(log.users) < 2, 0.0, 0.8)
     params = first_params()
-    confidence = ConfidenceEM(InteractionPrior(prior), LAW)
+    confidence = ConfidenceEM(InteractionPrior(prior), DISTRIBUTION)
     _, state, _ = epoch(log, confidence=confidence, params=params)
     moved = np.abs(np.asarray(state.params["users"] - params["users"])).max(axis=1)
     assert (moved[:2] == 0).all()
@@ -260,7 +260,7 @@ def groups(pos, neg, *, rho, **rest):
     return losses.gbpr(pos[:, 0], neg, group=pos[:, 1:], rho=rho, **rest)
 
 
-def test_a_group_adds_no_l2():
+def test_group_members_add_no_l2_terms():
     """If gradients are zero, rows shrink only by their L2 terms, one of each triplet."""
     log = Interactions.from_arrays(
         [0, 1, 2], [0, 0, 0], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
@@ -268,17 +268,17 @@ def test_a_group_adds_no_l2():
     out = []
     for n_group in (0, 3):
 
-        def nothing(pos, neg, **rest):
+        def zero_loss(pos, neg, **rest):
             return 0.0 * jnp.sum(neg, axis=-1)
 
         _, state, _ = epoch(
-            log, batch_size=1, by_rows=True, weight_decay=0.2, loss=nothing, n_group=n_group
+            log, batch_size=1, by_rows=True, weight_decay=0.2, loss=zero_loss, n_group=n_group
         )
         out.append(state.params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), *out)
 
 
-def test_groups_change_rows_as_they_change_tables(data):
+def test_group_row_updates_match_dense_updates(data):
     _, log = data
     settings = {"loss": groups, "n_group": 3, "hyperparams": {"rho": 0.4}, "batch_size": 5}
     tables, rows = (epoch(log, by_rows=each, **settings) for each in (False, True))
@@ -288,7 +288,7 @@ def test_groups_change_rows_as_they_change_tables(data):
         )
 
 
-def test_every_member_of_a_group_took_the_item_of_its_anchor(data):
+def test_group_members_share_positive_item_of_anchor(data):
     _, log = data
     seen = []
 
@@ -298,13 +298,13 @@ def test_every_member_of_a_group_took_the_item_of_its_anchor(data):
     )  # fmt: skip
     jax.block_until_ready(state)
     jax.effects_barrier()
-    taken = set(zip(log.users.tolist(), log.items.tolist(), strict=True))
+    observed = set(zip(log.users.tolist(), log.items.tolist(), strict=True))
     members = [(u, i) for u, i in seen if i.shape[1] == 1]
     assert len(members) == 3
-    drawn = [pair for users, items in members for pair in zip(users, items[:, 0], strict=True)]
-    assert len(drawn) == 24 * 4
-    assert all((int(u), int(i)) in taken for u, i in drawn)
-    assert len({int(u) for u, _ in drawn}) == N_USERS
+    sampled = [pair for users, items in members for pair in zip(users, items[:, 0], strict=True)]
+    assert len(sampled) == 24 * 4
+    assert all((int(u), int(i)) in observed for u, i in sampled)
+    assert len({int(u) for u, _ in sampled}) == N_USERS
 
 
 @pytest.fixture
@@ -319,10 +319,10 @@ def confidence():
 
 
 @pytest.mark.filterwarnings("ignore:The distribution of `confidence`")
-def test_the_confidence_in_use_is_given_back(quick, confidence):
+def test_fit_returns_confidence_of_last_expectation_step(quick, confidence):
     """The weights of the fifth epoch, which began with the parameters after the fourth."""
     log = split().train
-    confidence = replace(confidence, distribution=LAW, rule="density", normalize=False)
+    confidence = replace(confidence, distribution=DISTRIBUTION, rule="density", normalize=False)
     with pytest.warns(UserWarning, match="does not fit the scores before the first epoch"):
         late = fit(log, confidence=confidence, **quick.keywords)
     early = fit(log, confidence=confidence, **{**quick.keywords, "epochs": 4})
@@ -335,8 +335,8 @@ def test_the_confidence_in_use_is_given_back(quick, confidence):
 
 
 @pytest.mark.slow
-def test_runs_together_are_the_runs_alone_also_resumed(quick, confidence, tmp_path):
-    """The confidence in use was computed before the interruption; the second run has ended."""
+def test_parallel_runs_match_separate_runs_also_if_resumed(quick, confidence, tmp_path):
+    """At the interruption, an earlier E-step is in use and the second run has stopped."""
     run = partial(fit, split().train, confidence=confidence, **quick.keywords)
     path, both = tmp_path / "state.npz", {"seeds": [0, 1], "epochs": [6, 2]}
     together = run(**both)
@@ -355,7 +355,7 @@ def test_runs_together_are_the_runs_alone_also_resumed(quick, confidence, tmp_pa
         run(**{**both, "confidence": replace(confidence, every=3)}, checkpoint=path)
 
 
-def test_a_prior_says_by_its_type_whether_it_is_per_item_or_per_interaction():
+def test_prior_type_distinguishes_items_from_interactions():
     """If there are as many interactions as items, both arrays have the same shape."""
     log = Interactions.from_arrays([0, 1, 2], [2, 0, 1])
     tables = Tables(jnp.ones((3, 1)), jnp.ones((3, 1)))
@@ -371,7 +371,7 @@ def test_a_prior_says_by_its_type_whether_it_is_per_item_or_per_interaction():
     np.testing.assert_array_equal(estimate(prior), prior[jnp.array([2, 0, 1])])
 
 
-def test_users_who_took_everything_have_no_confidence(quick):
+def test_confidence_is_nan_for_users_who_saw_whole_catalogue(quick):
     """A prior per interaction is split along with the interactions."""
     users = np.repeat([0, 1, 2], [4, 2, 1])
     items = np.array([0, 1, 2, 3, 0, 2, 1])
@@ -384,7 +384,7 @@ def test_users_who_took_everything_have_no_confidence(quick):
     np.testing.assert_allclose(fitted.confidence[0], want, rtol=1e-6)
 
 
-def test_training_by_user_learns_too(quick):
+def test_training_with_user_anchors_reduces_loss(quick):
     fitted = fit(split().train, anchors="users", **quick.keywords)
     assert fitted.history[-1]["loss"][0] < fitted.history[0]["loss"][0]
     assert fitted.confidence is None
@@ -410,7 +410,7 @@ def beyond_one(progress, hyperparams):
     return {**hyperparams, "drop_rate": hyperparams["drop_rate"] + progress}
 
 
-def test_a_schedule_out_of_range_is_refused(quick):
+def test_rejects_schedule_out_of_range(quick):
     settings = {"loss": losses.truncated_bpr, "hyperparams": {"drop_rate": 0.5}}
     with raises(ValueError, match="`drop_rate` must lie in"):
         quick(**settings, hyperparam_schedule=beyond_one)
@@ -421,19 +421,29 @@ def test_a_schedule_out_of_range_is_refused(quick):
     [
         (lambda quick: quick(n_group=-1), "n_group"),
         (lambda quick: quick(n_group=2, n_pos=1), "n_group"),
-        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, rule="odds"), "rule"),
-        (lambda quick: ConfidenceEM(jnp.array([0.5, 1.1]), LAW), "prior"),
-        (lambda quick: quick(confidence=ConfidenceEM(jnp.ones(3), LAW)), "prior"),
-        (lambda quick: quick(confidence=ConfidenceEM(0.5, LAW)), "prior"),
-        (lambda quick: ConfidenceEM(InteractionPrior(jnp.array([0.5, 1.1])), LAW), "values"),
-        (lambda quick: quick(confidence=ConfidenceEM(InteractionPrior(jnp.ones(3)))), "prior"),
-        (lambda quick: quick(confidence=ConfidenceEM(jnp.ones(len(split().train)), LAW)), "prior"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), DISTRIBUTION, rule="odds"), "rule"),
+        (lambda quick: ConfidenceEM(jnp.array([0.5, 1.1]), DISTRIBUTION), "prior"),
+        (lambda quick: quick(confidence=ConfidenceEM(jnp.ones(3), DISTRIBUTION)), "prior"),
+        (lambda quick: quick(confidence=ConfidenceEM(0.5, DISTRIBUTION)), "prior"),
         (
-            lambda quick: quick(confidence=ConfidenceEM(jnp.ones(80), LAW, every=jnp.ones(2))),
+            lambda quick: ConfidenceEM(InteractionPrior(jnp.array([0.5, 1.1])), DISTRIBUTION),
+            "values",
+        ),
+        (lambda quick: quick(confidence=ConfidenceEM(InteractionPrior(jnp.ones(3)))), "prior"),
+        (
+            lambda quick: quick(
+                confidence=ConfidenceEM(jnp.ones(len(split().train)), DISTRIBUTION)
+            ),
+            "prior",
+        ),
+        (
+            lambda quick: quick(
+                confidence=ConfidenceEM(jnp.ones(80), DISTRIBUTION, every=jnp.ones(2))
+            ),
             "every",
         ),
     ],
 )
-def test_bad_arguments_are_named(quick, bad, name):
+def test_rejects_invalid_arguments(quick, bad, name):
     with raises(ValueError, match=f"`{name}`"):
         bad(quick)

@@ -51,16 +51,17 @@ def views(weight=0.3, **settings):
     return GraphContrast(weight, first=plain, second=plain, **settings)
 
 
-def test_the_term_is_that_of_distinct_users_and_items():
+def test_graph_contrast_averages_over_distinct_users_and_items():
     pair = tables(0), tables(1)
     got = in_one(views(hyperparams={"temperature": 0.4}).loss, pair, USERS, ITEMS, REAL)
     want = sum(
-        np_info_nce(*of, ids, REAL, 0.4) for of, ids in zip(zip(*pair), (USERS, ITEMS), strict=True)
+        np_info_nce(*arrays, ids, REAL, 0.4)
+        for arrays, ids in zip(zip(*pair), (USERS, ITEMS), strict=True)
     )
     np.testing.assert_allclose(got, 0.3 * want, rtol=1e-5)
 
 
-def test_any_contrastive_loss_will_do():
+def test_graph_contrast_accepts_other_contrastive_losses():
     pair = tables(0), tables(1)
     given = {"temperature": 0.4, "tau_plus": 0.0, "alpha": 0.5, "beta": 0.5}
     even = views(hyperparams=given, loss_fn=losses.bayesian_contrastive)
@@ -71,7 +72,7 @@ def test_any_contrastive_loss_will_do():
     assert not np.isclose(other, same)
 
 
-def test_fillers_are_never_read():
+def test_padding_does_not_change_graph_contrast():
     pair = tables(0), tables(1)
     others = jnp.where(REAL, USERS, 4), jnp.where(REAL, ITEMS, 1)
     loss = jax.jit(views().loss)
@@ -104,8 +105,8 @@ def directau(log):
 
 
 @pytest.mark.parametrize("method", [sgl, xsimgcl, lightgcl, ncl, directau])
-def test_methods_of_the_field_add_their_term_to_the_loss(method):
-    """The term is linear in its weight, whose value does not recompile; so are its gradients."""
+def test_auxiliary_loss_is_linear_in_its_weight(method):
+    """The loss and its gradients are linear in the weight, whose value does not recompile."""
     encoder, auxiliary_loss = method(split().train)
     loss = tasks.align_positives if method is directau else losses.bpr
     task = tasks.Ranking.from_interactions(
@@ -137,7 +138,7 @@ def test_methods_of_the_field_add_their_term_to_the_loss(method):
         assert np.abs(more - less).max() > 1e-5
 
 
-def test_a_layer_is_one_of_the_propagation_that_the_ranking_sees():
+def test_layer_contrast_reuses_ranking_propagation():
     encoder, auxiliary_loss = xsimgcl(split().train)
     params = in_one(encoder.init, jax.random.key(0))
     whole, (first, own) = in_one(auxiliary_loss.encode, encoder, params, jax.random.key(1))
@@ -148,16 +149,16 @@ def test_a_layer_is_one_of_the_propagation_that_the_ranking_sees():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mean, whole)
 
 
-def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
-    taken = np.random.default_rng(0).random((12, 9)) < 0.4
-    log = interactions(taken)
+def test_spectral_view_matches_truncated_svd():
+    observed = np.random.default_rng(0).random((12, 9)) < 0.4
+    log = interactions(observed)
     encoder = LightGCN.from_interactions(log, 4, 2)
     params = in_one(encoder.init, jax.random.key(0))
     contrast = SpectralContrast.from_interactions(log, 4)
     whole, (other, same) = in_one(contrast.encode, encoder, params, jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, whole, same)
 
-    graph = normalised(taken)
+    graph = normalised(observed)
     left, strengths, right = np.linalg.svd(graph[:12, 12:])
     near = np.zeros_like(graph)
     near[:12, 12:] = (left[:, :4] * strengths[:4]) @ right[:4]
@@ -165,16 +166,16 @@ def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
     own = stacked((params["users"], params["items"]))
     want = (own + near @ own + near @ (graph @ own)) / 3
     np.testing.assert_allclose(stacked(other), want, rtol=1e-4, atol=1e-5)
-    assert np.abs(want - stacked(whole)).max() > 1e-3  # what the other vectors are missing
+    assert np.abs(want - stacked(whole)).max() > 1e-3  # the truncation changes the view
 
 
-def test_structural_neighbours_are_those_of_an_even_layer():
-    taken = np.random.default_rng(0).random((12, 9)) < 0.4
-    encoder = LightGCN.from_interactions(interactions(taken), 4, 3)
+def test_neighbor_contrast_uses_embeddings_of_even_layer():
+    observed = np.random.default_rng(0).random((12, 9)) < 0.4
+    encoder = LightGCN.from_interactions(interactions(observed), 4, 3)
     params = in_one(encoder.init, jax.random.key(0))
     term = NeighborContrast(clusters=3)
     whole, (neighbours, own) = in_one(term.encode, encoder, params, jax.random.key(1))
-    graph = normalised(taken)
+    graph = normalised(observed)
     inputs = stacked((params["users"], params["items"]))
     np.testing.assert_allclose(stacked(own), inputs, rtol=1e-6)
     np.testing.assert_allclose(stacked(neighbours), graph @ (graph @ inputs), rtol=1e-4, atol=1e-6)
@@ -194,7 +195,7 @@ def np_prototypes(table, centroids, assignment, ids, real, t):
     return np.mean(found)
 
 
-def test_prototypes_are_the_centroids_of_the_input_embeddings():
+def test_prototype_loss_matches_numpy_reference():
     rng = np.random.default_rng(2)
 
     def clusters(n):
@@ -259,7 +260,7 @@ def test_clusterings_start_after_the_warm_up():
     assert not np.allclose(users.centroids, items.centroids)
 
 
-def test_a_training_with_prototypes_repeats_itself():
+def test_prototype_training_is_reproducible():
     log = split().train
     encoder = LightGCN.from_interactions(log, 8, 2)
 
@@ -274,7 +275,7 @@ def test_a_training_with_prototypes_repeats_itself():
     assert all(a > b for a, b in zip(first[1:], without[1:], strict=True))
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
+INVALID_ARGUMENTS: dict[str, tuple[Any, str]] = {
     "layers": (
         {"auxiliary_loss": LayerContrast()},
         "`encoder` must be a LightGCN for this auxiliary loss, got Matrix",
@@ -346,14 +347,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 def alone(**settings):
-    """An auxiliary contrast of the tables with themselves."""
+    """Graph contrast between two equal views of the tables."""
     plain = MatrixFactorization(60, 80, 4)
     return GraphContrast(first=plain, second=plain, **settings)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused_before_training(case, unchecked):
-    given, message = REFUSED[case]
+@pytest.mark.parametrize("case", INVALID_ARGUMENTS)
+def test_rejects_invalid_auxiliary_loss_before_training(case, unchecked):
+    given, message = INVALID_ARGUMENTS[case]
     given = given() if callable(given) else given
     with raises(ValueError, match=message):
         fit_ranking(split().train, **{"loss": losses.bpr, "epochs": 1, **given})
@@ -367,11 +368,11 @@ def np_uniformity(table, ids):
     return np.log(np.mean(pairs))
 
 
-def test_uniformity_is_that_of_the_examples_of_a_batch():
+def test_uniformity_matches_numpy_reference():
     both = tables(0)
     got = in_one(Uniformity(0.6).loss, both, USERS, ITEMS, REAL)
     real = np.asarray(REAL)
-    want = np.mean([np_uniformity(*of) for of in zip(both, (USERS[real], ITEMS[real]))])
+    want = np.mean([np_uniformity(*arrays) for arrays in zip(both, (USERS[real], ITEMS[real]))])
     np.testing.assert_allclose(got, 0.6 * want, rtol=1e-5)
     # Duplicates count twice.
     once = np.unique(USERS[real])
@@ -379,7 +380,7 @@ def test_uniformity_is_that_of_the_examples_of_a_batch():
     assert in_one(Uniformity().loss, both, USERS, ITEMS, jnp.zeros(6, bool)) == 0
 
 
-def test_positives_that_are_aligned_are_near_each_other():
+def test_align_positives_equals_squared_distance():
     rng = np.random.default_rng(0)
     users, items = rng.normal(size=(2, 7, 3))
     users, items = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (users, items))
@@ -390,6 +391,6 @@ def test_positives_that_are_aligned_are_near_each_other():
     np.testing.assert_allclose(mean, np.mean(got), rtol=1e-6)
 
 
-def test_a_rank_beyond_the_graph_is_refused():
+def test_spectral_contrast_rejects_rank_out_of_range():
     with raises(ValueError, match="`rank` must be less than 60, got 60"):
         SpectralContrast.from_interactions(split().train, rank=60)

@@ -33,7 +33,7 @@ def reference(pos, neg, where, tau_plus):
 
 @pytest.mark.parametrize("tau_plus", [0.0, 0.05, 0.2])
 @pytest.mark.parametrize("shift", [-5.0, 0.0, 5.0])
-def test_the_estimate(tau_plus, shift):
+def test_alpha_matches_float64_reference(tau_plus, shift):
     pos, neg, where = scores()
     given = {"tau_plus": tau_plus, "beta": 0.7}
     arrays = jnp.asarray(pos + shift), jnp.asarray(neg), jnp.asarray(where)
@@ -43,22 +43,22 @@ def test_the_estimate(tau_plus, shift):
     assert got["alpha"] == pytest.approx(want, rel=1e-5)
 
 
-def test_it_is_the_debiased_auc_and_ignores_masked_scores():
+def test_alpha_equals_debiased_auc_and_ignores_masked_scores():
     pos, neg, where = map(jnp.asarray, scores())
-    soiled = jnp.where(where, neg, jnp.inf)
-    got = tasks.alpha_from_batch(pos, soiled, where, {"tau_plus": 0.1})["alpha"]
+    with_infinities = jnp.where(where, neg, jnp.inf)
+    got = tasks.alpha_from_batch(pos, with_infinities, where, {"tau_plus": 0.1})["alpha"]
     auc = debiased_auc(pos, neg, tau_plus=0.1, where=where)
     want = float(jnp.mean(auc, where=where.any(-1)))
     assert got == pytest.approx(want, rel=1e-5)
-    nothing = tasks.alpha_from_batch(pos, neg, jnp.zeros_like(where), {"tau_plus": 0.1})
-    assert nothing["alpha"] == 0.5
+    fully_masked = tasks.alpha_from_batch(pos, neg, jnp.zeros_like(where), {"tau_plus": 0.1})
+    assert fully_masked["alpha"] == 0.5
     half = tasks.alpha_from_batch(pos.astype(jnp.bfloat16), neg, where, {"tau_plus": 0.1})
     assert half["alpha"].dtype == jnp.float32
     with pytest.raises(ValueError, match="tau_plus"):
         tasks.alpha_from_batch(pos, neg, where, {})
 
 
-def trained(estimator, **hyperparams):
+def train_with(estimator, **hyperparams):
     split = split_by_ratio(simulate(n_users=40, n_items=60, n_exposed=40).interactions)
     sweep = {f"task.hyperparams.{k}": v for k, v in hyperparams.items() if np.ndim(v)}
     return tasks.fit_ranking(
@@ -73,23 +73,23 @@ def trained(estimator, **hyperparams):
     )
 
 
-def test_a_training_measures_alpha():
-    found = trained(tasks.alpha_from_batch, tau_plus=np.array([0.0, 0.3]), alpha=0.9)
-    alpha = np.array([entry["alpha"] for entry in found.history])
+def test_history_reports_alpha_that_grows_with_training():
+    fitted = train_with(tasks.alpha_from_batch, tau_plus=np.array([0.0, 0.3]), alpha=0.9)
+    alpha = np.array([entry["alpha"] for entry in fitted.history])
     assert alpha.shape == (6, 2)
     assert (alpha[-1] > alpha[0]).all()  # grows with the encoder
     assert (alpha[:, 1] >= alpha[:, 0]).all()  # false negatives hide a part of the quality
     assert (alpha < 0.99).all()
 
 
-def test_the_loss_sees_the_estimate():
+def test_loss_uses_estimated_alpha():
     def fixed(pos, neg, where, hyperparams):
         assert isinstance(hyperparams["tau_plus"], jax.Array)  # traced: no recompilation
         return {"alpha": jnp.float32(0.75)}
 
-    got, want = trained(fixed, tau_plus=0.1), trained(None, tau_plus=0.1, alpha=0.75)
+    got, want = train_with(fixed, tau_plus=0.1), train_with(None, tau_plus=0.1, alpha=0.75)
     np.testing.assert_allclose(got.tables().users, want.tables().users, rtol=1e-5, atol=1e-6)
-    other = trained(None, tau_plus=0.1, alpha=0.9)
+    other = train_with(None, tau_plus=0.1, alpha=0.9)
     assert np.abs(got.tables().users - other.tables().users).max() > 1e-3
     assert "alpha" in got.history[0]
     assert "alpha" not in other.history[0]

@@ -47,7 +47,7 @@ def assert_same(first, second):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
-def test_it_learns_to_rank(quick):
+def test_training_improves_ndcg(quick):
     hard = {"tau_plus": 0.05, "beta": 0.5, "min_score": -5.0}
     fitted = quick(
         loss=losses.hard_contrastive, hyperparams=hard, n_neg=4, n_pos=3, epochs=30,
@@ -57,7 +57,7 @@ def test_it_learns_to_rank(quick):
     assert fitted.best_score[1] > 1.5 * fitted.best_score[0]
 
 
-def test_best_parameters_are_those_of_the_best_epoch(quick):
+def test_returns_parameters_of_best_epoch(quick):
     fitted = quick(epochs=60, learning_rate=5e-2, patience=60)
     scores = curve(fitted)[:, 0]
     assert fitted.best_epoch[0] == 1 + np.argmax(scores)
@@ -68,7 +68,7 @@ def test_best_parameters_are_those_of_the_best_epoch(quick):
     np.testing.assert_allclose(fitted.best_score[0], scores.max(), rtol=1e-6)
 
 
-def test_a_stopping_hook_replaces_that_of_validation():
+def test_early_stopping_hook_replaces_default_stopping():
     def falling(task, params, model_state):
         return {"mine": -jnp.sum(jnp.abs(jax.tree.leaves(params)[0]))}
 
@@ -83,7 +83,7 @@ def test_a_stopping_hook_replaces_that_of_validation():
         fitted.tables(5)
 
 
-def test_patience_ends_the_training(quick):
+def test_patience_stops_training(quick):
     full = quick(epochs=60, learning_rate=3e-2, patience=1000)
     scores = curve(full)[:, 0]
     patience = 5
@@ -97,13 +97,13 @@ def test_patience_ends_the_training(quick):
     assert stopped.best_epoch[0] == best + 1
 
 
-def test_the_same_call_gives_the_same_bits(quick):
+def test_same_seed_is_bitwise_reproducible(quick):
     first, again, other = quick(), quick(), quick(seeds=1)
     assert_same(first.params, again.params)
     assert not np.array_equal(first.params["users"], other.params["users"])
 
 
-def test_a_resumed_run_ends_with_the_same_bits(quick, tmp_path):
+def test_resumed_run_is_bitwise_identical(quick, tmp_path):
     path = tmp_path / "state.npz"
     options = {**RUNS, "epochs": 8, "patience": 3}
     whole = quick(**options)
@@ -118,7 +118,7 @@ def test_a_resumed_run_ends_with_the_same_bits(quick, tmp_path):
     assert_same(whole.params, finished.params)
 
 
-def test_a_checkpoint_of_another_training_is_refused(quick, tmp_path):
+def test_rejects_checkpoint_of_another_training(quick, tmp_path):
     path = tmp_path / "state.npz"
     quick(epochs=1, checkpoint=path)
     for change in ({"seeds": 9}, {"learning_rate": 0.5}, {"loss": losses.bce}):
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_another_training_is_refused(quick, tmp_path):
         fit(split().valid, split().train, loss=losses.bpr, epochs=1, checkpoint=path)
 
 
-def test_another_version_of_jax_is_said(quick, tmp_path):
+def test_warns_if_checkpoint_is_from_another_jax_version(quick, tmp_path):
     path = tmp_path / "state.npz"
     quick(epochs=1, checkpoint=path)
     with np.load(path) as archive:
@@ -144,7 +144,7 @@ def test_another_version_of_jax_is_said(quick, tmp_path):
 RUNS = grid({"learning_rate": [1e-2, 3e-2]}, seeds=[0, 5])
 
 
-def test_runs_together_are_the_runs_alone(quick):
+def test_parallel_runs_match_separate_runs(quick):
     together = quick(**RUNS)
     assert together.n_runs == 4
     for i in range(4):
@@ -170,7 +170,7 @@ def test_loss_hyperparams_and_lengths_may_differ_between_runs(quick):
     assert fitted.best_epoch[0] <= 3
 
 
-def test_stop_at_leaves_the_schedule_and_each_run_has_its_decay():
+def test_stop_at_keeps_schedule_and_decay_is_per_run():
     train = functools.partial(
         fit, split().train, loss=losses.bpr, batch_size=64, epochs=4, schedule=step_decay,
         rule=sgd_l2, weight_decay=0.0, learning_rate=1.0,
@@ -185,7 +185,7 @@ def test_stop_at_leaves_the_schedule_and_each_run_has_its_decay():
         train(decay=-0.1)
 
 
-def test_schedules_come_down_to_the_decay():
+def test_schedules_match_formulas():
     progress = np.linspace(0, 0.99, 34, dtype=np.float32)
     np.testing.assert_array_equal(constant(progress, 0.2), np.ones(34))
     np.testing.assert_array_equal(step_decay(progress, 0.5), np.where(progress < 0.5, 1, 0.5))
@@ -209,7 +209,7 @@ def test_initial_values_are_scaled():
         replace(task, init_scale=0.0)
 
 
-def test_one_call_compiles_one_epoch_for_all_values(quick):
+def test_second_call_with_other_epochs_does_not_recompile(quick):
     traces = 0
 
     def loss(pos, neg, *, scale, reduce_fn):
@@ -240,7 +240,7 @@ def test_divergence_is_reported(quick):
     assert np.isnan(best.scores[0])
 
 
-def test_users_with_the_whole_catalogue_alone_are_refused():
+def test_rejects_data_without_unseen_items():
     full = Interactions.from_arrays([0, 0, 0], [0, 1, 2])
     with raises(ValueError, match="`train` must leave some item"):
         fit(full, loss=losses.bpr, epochs=2)
@@ -279,12 +279,12 @@ def test_users_with_the_whole_catalogue_alone_are_refused():
         ({"held_out": small(1)}, "`held_out` must have the 60 `user_ids`"),
     ],
 )
-def test_bad_arguments_are_named(quick, bad, message):
+def test_rejects_invalid_arguments(quick, bad, message):
     with raises(ValueError, match=message):
         quick(**bad)
 
 
-def fitted_with(curves, lengths):
+def result_from_curves(curves, lengths):
     """Runs with given validation curves, ``[evaluations, runs]``."""
     history = [{"epoch": i + 1, "valid_ndcg@20": list(row)} for i, row in enumerate(curves)]
     n = len(lengths)
@@ -293,9 +293,9 @@ def fitted_with(curves, lengths):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_choose_averages_over_seeds_and_respects_lengths():
-    fitted = fitted_with([[0.1, 0.3, 0.2, 0.2], [0.5, 0.1, 0.4, 0.4], [0.3, 0.3, 0.9, 0.9]],
-                         [3, 3, 2, 2])  # fmt: skip
+def test_select_best_averages_over_seeds_and_respects_epochs():
+    fitted = result_from_curves([[0.1, 0.3, 0.2, 0.2], [0.5, 0.1, 0.4, 0.4], [0.3, 0.3, 0.9, 0.9]],
+                                [3, 3, 2, 2])  # fmt: skip
     best = select_best(fitted, n_seeds=2, window=1)
     assert (best.point, best.epochs) == (1, 2)
     np.testing.assert_allclose(best.scores, [0.3, 0.4])
@@ -307,16 +307,16 @@ def test_choose_averages_over_seeds_and_respects_lengths():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_choose_prefers_a_plateau_to_a_lucky_peak():
+def test_select_best_prefers_plateau_to_single_peak():
     peak = [0.1, 0.1, 0.6, 0.1, 0.1, 0.1]
     plateau = [0.1, 0.2, 0.3, 0.5, 0.5, 0.5]
     curves = np.stack([peak, plateau], axis=1)
-    assert select_best(fitted_with(curves, [6, 6]), window=1).point == 0
-    best = select_best(fitted_with(curves, [6, 6]), window=3)
+    assert select_best(result_from_curves(curves, [6, 6]), window=1).point == 0
+    best = select_best(result_from_curves(curves, [6, 6]), window=3)
     assert (best.point, best.epochs) == (1, 5)
     np.testing.assert_allclose(best.scores, [0.8 / 3, 0.5])
     # Beyond its end a run has no neighbours: its last evaluation replaces the next one.
-    short = select_best(fitted_with(curves, [6, 4]), window=3)
+    short = select_best(result_from_curves(curves, [6, 4]), window=3)
     assert (short.point, short.epochs) == (1, 4)
     np.testing.assert_allclose(short.scores[1], (0.3 + 0.5 + 0.5) / 3)
 
@@ -324,30 +324,30 @@ def test_choose_prefers_a_plateau_to_a_lucky_peak():
 @pytest.mark.parametrize("window", [3, 5])
 @pytest.mark.parametrize("scores", [[0.1, 0.9], [0.9, 0.1], [0.1, 0.2, 0.9], [0.9, 0.2, 0.1]])
 @pytest.mark.usefixtures("unchecked")
-def test_choose_prefers_no_end_of_a_curve(scores, window):
+def test_select_best_has_no_bias_towards_curve_ends(scores, window):
     """The better of two evaluations is chosen, and reversing a curve reverses the choice."""
-    best = select_best(fitted_with(np.array(scores)[:, None], [len(scores)]), window=window)
+    best = select_best(result_from_curves(np.array(scores)[:, None], [len(scores)]), window=window)
     assert best.epochs == 1 + int(np.argmax(scores))
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_tolerance_prefers_long_trainings():
+def test_select_best_tolerance_prefers_longer_training():
     early, late = [0.2, 0.50, 0.45, 0.48, 0.495], [0.1, 0.2, 0.3, 0.4, 0.492]
-    curves = fitted_with(np.stack([early, late, [np.nan] * 5], axis=1), [5, 5, 5])
-    found = select_best(curves, window=1)
-    assert (found.point, found.epochs, found.score) == (0, 2, 0.5)
-    found = select_best(curves, window=1, tolerance=0.02)
-    assert (found.point, found.epochs, found.score) == (0, 5, 0.495)
-    found = select_best(curves, window=1, tolerance=0.009)
-    assert (found.point, found.epochs, found.score) == (0, 2, 0.5)
-    assert found.best_epochs.tolist() == [2, 5, 0]
-    falling = fitted_with(np.array([[-0.1], [-0.101], [-0.3]]), [3])
+    curves = result_from_curves(np.stack([early, late, [np.nan] * 5], axis=1), [5, 5, 5])
+    selected = select_best(curves, window=1)
+    assert (selected.point, selected.epochs, selected.score) == (0, 2, 0.5)
+    selected = select_best(curves, window=1, tolerance=0.02)
+    assert (selected.point, selected.epochs, selected.score) == (0, 5, 0.495)
+    selected = select_best(curves, window=1, tolerance=0.009)
+    assert (selected.point, selected.epochs, selected.score) == (0, 2, 0.5)
+    assert selected.best_epochs.tolist() == [2, 5, 0]
+    falling = result_from_curves(np.array([[-0.1], [-0.101], [-0.3]]), [3])
     assert select_best(falling, window=1, tolerance=0.02).epochs == 2
     with raises(ValueError, match="`tolerance` must"):
         select_best(curves, tolerance=-0.1)
 
 
-def test_a_metric_of_ones_own_does_not_pass_for_the_validation_score(quick):
+def test_custom_metric_does_not_override_validation_score(quick):
     def own(task, params, model_state):
         return {"ndcg@20": jnp.sum(params["users"])}
 

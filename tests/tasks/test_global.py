@@ -47,14 +47,14 @@ def step(task, state, epoch):
     return loss, new, metrics, views
 
 
-def stepped(epoch=1, task=TASK):
+def run_step(epoch=1, task=TASK):
     """Returns the loss, the state and the metrics of a step, and its views."""
     return step(task, start()[1], jnp.int32(epoch))
 
 
 def scores():
     """Cosines of both views of the real examples in float64, and the mask of negatives."""
-    z1, z2 = (np.float64(z)[:7] for z in stepped()[3])
+    z1, z2 = (np.float64(z)[:7] for z in run_step()[3])
     z = np.concatenate([z1, z2])
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     example = np.tile(np.arange(7), 2)
@@ -64,18 +64,18 @@ def scores():
 def expected_thresholds(s, where):
     found = []
     for i, old in enumerate([None] * 4 + [0.2, 0.5, -0.1]):
-        of_views = np.concatenate([s[i][where[i]], s[i + 7][where[i + 7]]])  # 24 scores
+        both_views = np.concatenate([s[i][where[i]], s[i + 7][where[i + 7]]])  # 24 scores
         if old is None:
-            found.append(np.sort(of_views)[-1 - int(SHARE * 24)])
+            found.append(np.sort(both_views)[-1 - int(SHARE * 24)])
         else:
-            found.append(old - 0.1 * (SHARE - (of_views > old).mean()))
+            found.append(old - 0.1 * (SHARE - (both_views > old).mean()))
     return np.array(found)
 
 
-def test_a_step_against_the_formulas():
+def test_step_matches_float64_formulas():
     """Thresholds, denominators and the loss of the negatives below the thresholds."""
     s, where = scores()
-    loss, state, metrics, _ = stepped()
+    loss, state, metrics, _ = run_step()
     thresholds = expected_thresholds(s, where)
     np.testing.assert_allclose(state.thresholds[INDICES[:7]], thresholds, rtol=1e-5)
 
@@ -96,17 +96,17 @@ def test_a_step_against_the_formulas():
 
 
 def test_examples_outside_the_batch_keep_their_state():
-    """Also the example of a padded row."""
-    _, state, _, _ = stepped()
+    """So does the example at a padded position."""
+    _, state, _, _ = run_step()
     others = np.setdiff1d(np.arange(64), INDICES[:7])
     assert np.isnan(state.thresholds[others]).all()
     assert np.isneginf(state.log_means[others]).all()
 
 
-def test_neither_the_warm_up_nor_a_share_of_0_masks_negatives():
+def test_warm_up_and_zero_share_disable_masking():
     s, where = scores()
     for epoch, task in [(0, TASK), (1, replace(TASK, false_negative_share=0.0))]:
-        _, state, metrics, _ = stepped(epoch, task)
+        _, state, metrics, _ = run_step(epoch, task)
         assert metrics["removed"] == 0
         np.testing.assert_array_equal(state.thresholds, start()[1].thresholds)
         g = (where * np.exp(s / T)).sum(1) / where.sum(1)
@@ -114,7 +114,7 @@ def test_neither_the_warm_up_nor_a_share_of_0_masks_negatives():
         np.testing.assert_allclose(state.log_means[NEW], first, rtol=1e-4, atol=1e-6)
 
 
-def test_glofnd_masks_the_negatives_of_any_loss():
+def test_glofnd_masks_false_negatives_in_info_nce():
     task = tasks.GloFND(
         LINEAR, Jitter(0.3), {"temperature": T}, losses.info_nce, n_examples=64,
         false_negative_share=SHARE, threshold_rate=0.1, warm_up=1,
@@ -128,7 +128,7 @@ def test_glofnd_masks_the_negatives_of_any_loss():
     np.testing.assert_allclose(loss, each.mean(), rtol=1e-4)
 
 
-def test_another_number_of_examples_is_refused():
+def test_rejects_invalid_n_examples_and_gamma():
     TASK.check_data(jnp.asarray(POINTS))
     with raises(ValueError, match="`n_examples` must be the number of examples 63, got 64"):
         TASK.check_data(tasks.LabelledExamples(POINTS[:63], LABELS[:63]))
@@ -136,7 +136,7 @@ def test_another_number_of_examples_is_refused():
         replace(TASK, gamma=0.0)
 
 
-def test_each_half_of_a_pair_has_its_denominator():
+def test_sogclip_tracks_denominators_per_tower():
     task = tasks.SogCLIP(LINEAR, LINEAR, hyperparams={"temperature": T}, n_examples=64)
     pairs = jnp.asarray(POINTS)[INDICES], jnp.asarray(POINTS)[INDICES, ::-1]
 

@@ -25,7 +25,7 @@ VIEWS = GraphAugmentation(ARRAYS, kinds=("drop_nodes", "subgraph"))
 TASK = SimCLR(NETWORK, VIEWS, {"temperature": 0.2}, losses.decoupled_contrastive)
 
 
-def test_representations_are_of_graphs_as_they_are():
+def test_represent_uses_unaugmented_graphs():
     params, rest = in_one(TASK.init, jax.random.key(0))
     got = in_one(TASK.represent, params, rest, jnp.arange(20), block_size=8)
     batch = in_one(ARRAYS.pack, jnp.arange(20))
@@ -34,25 +34,25 @@ def test_representations_are_of_graphs_as_they_are():
     assert got.shape == (20, 16)
 
 
-def test_classes_from_features():
+def test_classification_on_graphs_has_expected_shapes():
     """Shapes only; the augmentation packs batches."""
     task = Classification(
         NETWORK, replace(VIEWS, kinds=("identity",)), initial(NETWORK), dim=16,
         n_classes=3, finetune=True,
     )  # fmt: skip
-    places = jnp.arange(64)
+    index = jnp.arange(64)
 
     def step(key):
         params, model_state = task.init(key)
-        examples = Batch(places, LabelledExamples(places, jnp.asarray(GRAPHS.labels)))
+        examples = Batch(index, LabelledExamples(index, jnp.asarray(GRAPHS.labels)))
         loss, _ = task.loss(params, model_state, task.batch(key, examples), ctx(64))
-        return loss, task.classify(params, model_state, places)
+        return loss, task.classify(params, model_state, index)
 
     loss, classes = jax.eval_shape(step, jax.random.key(0))
     assert (loss.shape, classes.shape) == ((), (64,))
 
 
-def test_a_view_at_a_time_is_the_same():
+def test_single_view_augmentation_matches_batched():
     """An augmentation that does not support batches: each graph is padded to the largest."""
 
     def alone(key, place):
@@ -67,28 +67,28 @@ def test_a_view_at_a_time_is_the_same():
     np.testing.assert_allclose(losses_of[0], losses_of[1], rtol=1e-4)
 
 
-class Stopped(Exception):
+class Interruption(Exception):
     pass
 
 
 class StopAfterOneEpoch(train.Callback):
     def on_report(self, loop):
-        raise Stopped
+        raise Interruption
 
 
-def test_a_training_on_several_devices_goes_on_with_one(tmp_path):
+def test_multi_device_checkpoint_resumes_on_single_device(tmp_path):
     """The number of packs follows the mesh; checkpoints do not depend on it."""
 
-    def trained(n, *hooks):
+    def train_on(n, *hooks):
         mesh = None if n == 1 else jax.sharding.Mesh(np.array(jax.devices()[:n]), ("data",))
         plan = train.TrainConfig(16, mesh=mesh)
         batches = train.ArrayBatches(jnp.arange(64))
         return train.fit(TASK, train.Optimizer(1e-3), batches, plan, epochs=2, hooks=hooks)
 
     checkpoint = train.Checkpoint(tmp_path / "state.npz", 0.0)
-    with pytest.raises(Stopped):
-        trained(2, checkpoint, StopAfterOneEpoch())
-    got, want = trained(1, checkpoint), trained(1)
+    with pytest.raises(Interruption):
+        train_on(2, checkpoint, StopAfterOneEpoch())
+    got, want = train_on(1, checkpoint), train_on(1)
     assert [entry["epoch"] for entry in got.history] == [1, 2]
     for a, b in zip(got.history, want.history, strict=True):
         np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-4)

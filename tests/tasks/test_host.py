@@ -1,4 +1,4 @@
-"""Anchors from the memory of the host: the same training, but for where they lie."""
+"""Anchors streamed from host memory: training matches anchors on the device."""
 
 from functools import partial
 
@@ -22,14 +22,14 @@ def pairs(batches, n_items):
     return np.concatenate([batch.users * n_items + batch.items for batch in batches])
 
 
-def everything(n_users=7, n_items=5):
-    """The first user took the whole catalogue."""
+def log_with_full_catalogue_user(n_users=7, n_items=5):
+    """Interactions whose first user has seen the whole catalogue."""
     users = np.concatenate([np.zeros(n_items, int), np.arange(1, n_users)])
     items = np.concatenate([np.arange(n_items), np.arange(1, n_users) % n_items])
     return Interactions.from_arrays(users, items)
 
 
-def test_an_epoch_takes_each_interaction_once_in_an_order_of_its_own():
+def test_epoch_contains_each_interaction_once_in_random_order():
     log = SPLIT.train
     host = tasks.host_interactions(log, 64, seed=3)
     epochs = [list(host.epoch_of(epoch)) for epoch in (0, 1, 0)]
@@ -45,14 +45,14 @@ def test_an_epoch_takes_each_interaction_once_in_an_order_of_its_own():
     assert np.mean(pairs(other.epoch_of(0), log.n_items) == found[0]) < 0.05
 
 
-def test_users_who_took_everything_are_passed_over():
-    host = tasks.host_interactions(everything(), 4)
+def test_skips_users_who_saw_whole_catalogue():
+    host = tasks.host_interactions(log_with_full_catalogue_user(), 4)
     users = np.concatenate([batch.users for batch in host.epoch_of(0)])
     assert host.n == 6
     assert sorted(users) == [1, 2, 3, 4, 5, 6]
 
 
-def test_processes_share_an_epoch(monkeypatch):
+def test_processes_partition_epoch(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     shares = []
     for process in range(3):
@@ -72,7 +72,7 @@ def test_processes_share_an_epoch(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [train.Optimizer, train.RowOptimizer])
-def test_a_batch_from_the_host_is_that_from_the_device(kind):
+def test_host_batches_match_device_batches(kind):
     """A batch holds all interactions, and each user has a single possible negative."""
     _, log = taken_by_all_but_one()
     run = partial(
@@ -86,19 +86,19 @@ def test_a_batch_from_the_host_is_that_from_the_device(kind):
     np.testing.assert_allclose(host.history[-1]["loss"], here.history[-1]["loss"], rtol=1e-5)
 
 
-def test_the_device_holds_no_anchors():
+def test_streamed_task_holds_no_anchors_on_device():
     encoder = models.MatrixFactorization(SPLIT.train.n_users, SPLIT.train.n_items, 4)
 
-    def held(streamed):
+    def task_bytes(streamed):
         task = tasks.Ranking.from_interactions(
             SPLIT.train, encoder=encoder, loss=losses.bpr, streamed=streamed
         )
         return sum(np.asarray(x).nbytes for x in jax.tree.leaves(task))
 
-    assert held(False) - held(True) == 8 * len(SPLIT.train)
+    assert task_bytes(False) - task_bytes(True) == 8 * len(SPLIT.train)
 
 
-def test_what_needs_all_anchors_on_the_device_is_refused():
+def test_rejects_options_that_need_all_anchors_on_device():
     host = tasks.host_interactions(SPLIT.train, 512)
     with raises(ValueError, match=r"`batches` from the host .* got users"):
         fit_ranking(SPLIT.train, loss=losses.bpr, epochs=1, batches=host, anchors="users")
@@ -107,7 +107,7 @@ def test_what_needs_all_anchors_on_the_device_is_refused():
         fit_ranking(SPLIT.train, loss=losses.bpr, epochs=1, batches=host, confidence=confidence)
 
 
-def test_arrays_may_lie_in_a_file(tmp_path):
+def test_accepts_memory_mapped_items(tmp_path):
     log = data.simulate(n_users=50, n_items=40, n_exposed=20).interactions
     np.save(tmp_path / "items.npy", log.items)
     items = np.load(tmp_path / "items.npy", mmap_mode="r")

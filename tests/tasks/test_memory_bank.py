@@ -1,4 +1,4 @@
-"""Memory bank against its formula in float64."""
+"""Memory bank against a float64 reference."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def shift(key, x):
 
 
 @pytest.mark.parametrize("n_neg", [None, 6])
-def test_two_epochs_go_by_the_formula(n_neg):
+def test_two_epochs_match_float64_reference(n_neg):
     """Steps along the finite differences of InfoNCE, in which the bank is a constant."""
     t, m = 0.3, 0.6
     task = MemoryBank(

@@ -53,12 +53,12 @@ def anchors(variables):
     ]  # fmt: skip
 
 
-def test_windows_are_the_last_items():
+def test_window_holds_last_items():
     np.testing.assert_array_equal(batch_of(TASK).items, ROWS[:, 1:])
     np.testing.assert_array_equal(batch_of(replace(TASK, window=9)).items, ROWS)
 
 
-def test_negatives_are_uniform_over_their_items():
+def test_negatives_are_uniform_over_candidates():
     """Items unseen in the whole sequence, not only in its window."""
     unseen = batch_of(replace(TASK, n_neg=4000)).neg
     other = batch_of(replace(TASK, n_neg=4000, negatives="any")).neg
@@ -82,7 +82,7 @@ def sigmoid(x):
 
 
 @pytest.mark.parametrize("negatives", ["unseen", "any"])
-def test_bce_of_sampled_negatives(variables, negatives):
+def test_sampled_bce_matches_float64_formula(variables, negatives):
     task = replace(TASK, n_neg=3, negatives=negatives)
     batch, items = batch_of(task), np.asarray(variables[0]["item_embedding"], np.float64)
     want = [
@@ -93,7 +93,7 @@ def test_bce_of_sampled_negatives(variables, negatives):
 
 
 @pytest.mark.parametrize("tile", [None, 3])
-def test_all_items_give_the_full_softmax(variables, tile):
+def test_all_negatives_match_full_softmax(variables, tile):
     task = replace(
         TASK, loss_fn=losses.info_nce, hyperparams={"temperature": 0.7}, negatives="all", tile=tile
     )
@@ -115,7 +115,7 @@ def test_all_items_give_the_full_softmax(variables, tile):
         (losses.bayesian_contrastive, {"tau_plus": 0.1, "beta": 0.7}),
     ],
 )
-def test_any_loss_of_one_positive(variables, loss, hyper):
+def test_loss_is_mean_over_positions(variables, loss, hyper):
     """The mean of the loss over all positions; all items are the negatives of a tile."""
     items = np.asarray(variables[0]["item_embedding"])
     task = replace(TASK, loss_fn=loss, hyperparams=hyper, n_neg=3)
@@ -129,7 +129,7 @@ def test_any_loss_of_one_positive(variables, loss, hyper):
         np.testing.assert_allclose(got, loss(pos, neg, **hyper), rtol=1e-5)
 
 
-def test_a_user_of_the_whole_catalogue_has_no_unseen_items(variables):
+def test_ignores_users_without_unseen_items(variables):
     rows = jnp.array([[*range(N_ITEMS)], [-1] * 7 + [0, 1]])
     batch = in_one(TASK.batch, jax.random.key(0), train.Batch(jnp.arange(2), rows))
     ctx = train.StepContext(
@@ -145,7 +145,7 @@ HISTORIES = np.array([[-1, -1, -1, -1, 2], [8, 0, 1, 2, 3], [-1, -1, -1, -1, -1]
 
 
 @pytest.mark.parametrize("exclude_seen", [True, False])
-def test_top_k_of_histories_never_seen(variables, exclude_seen):
+def test_top_k_matches_reference_for_new_histories(variables, exclude_seen):
     values, items = in_one(
         TASK.top_k, *variables, jnp.asarray(HISTORIES), k=N_ITEMS, exclude_seen=exclude_seen
     )
@@ -161,13 +161,13 @@ def test_top_k_of_histories_never_seen(variables, exclude_seen):
         assert (items[row][len(want) :] == -1).all()
 
 
-def test_vectors_do_not_depend_on_blocks(variables):
+def test_block_size_does_not_change_tables(variables):
     want = in_one(TASK.tables, *variables, jnp.asarray(HISTORIES))
     got = in_one(TASK.tables, *variables, jnp.asarray(HISTORIES), block_size=2)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), got, want)
 
 
-def test_the_engine_learns_chains_of_items():
+def test_training_learns_item_transitions():
     """Popularity does not reveal them; the history of a user determines the next item."""
     log = data.simulate_sequences(n_users=300, n_items=30, length=10, noise=0.0)
     split = data.leave_one_out(data.item_sequences(log))
@@ -202,7 +202,7 @@ def test_the_engine_learns_chains_of_items():
         (np.array([[-1, 3], [-1, -1]]), "`data` must have a sequence of two items or more"),
     ],
 )
-def test_data_are_checked(rows, message):
+def test_check_data_rejects_invalid_sequences(rows, message):
     with raises(ValueError, match=message):
         TASK.check_data(rows)
 
@@ -216,17 +216,17 @@ def test_data_are_checked(rows, message):
         (np.array([[1.0, 2.0]]), "must be integers"),
     ],
 )
-def test_histories_are_checked(variables, rows, message):
+def test_top_k_rejects_invalid_histories(variables, rows, message):
     with raises(ValueError, match=f"`histories` .*{message}"):
         TASK.top_k(*variables, rows, 3)
 
 
-def test_no_histories_have_no_lists(variables):
+def test_top_k_accepts_empty_histories(variables):
     scores, items = TASK.top_k(*variables, jnp.zeros((0, 3), jnp.int32), 3)
     assert scores.shape == items.shape == (0, 3)
 
 
-def test_fields_are_checked():
+def test_rejects_invalid_arguments():
     with raises(ValueError, match="`network` must be a models.Network"):
         NextItem(nnx.Linear, 5)
     with raises(ValueError, match="`negatives` must be one of unseen, any, all, got 'some'"):

@@ -15,7 +15,7 @@ from crl_jax.tasks import LabelledExamples, PuNCE, SimCLR, SupCon, ViewBatch
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 OWN = np.array([3, -1, -1, 3, -1, -2])  # any negative number is unlabelled
-NOTHING = np.full(6, -1)
+ALL_UNLABELLED = np.full(6, -1)
 RNG = np.random.default_rng(2)
 Z = RNG.normal(size=(12, 3)) + 3 * np.tile(OWN == 3, 2)[:, None]
 T, PRIOR = 0.5, 0.3
@@ -23,7 +23,7 @@ PUNCE = PuNCE(LINEAR, jitter, {"temperature": T, "tau_plus": PRIOR})
 SOME = LabelledExamples(POINTS, np.where(LABELS < 2, 0, -1))  # two clusters
 
 
-def of_given(task, labels=OWN, z=Z, n_real=6):
+def evaluate_task(task, labels=OWN, z=Z, n_real=6):
     """Returns the loss of the embeddings, and metrics."""
     task, nothing = dataclasses.replace(task, network=Given(z)), jnp.zeros((6, 1))
     batch = ViewBatch(
@@ -39,7 +39,7 @@ def real_views(n_real):
     return unit(Z)[kept], np.tile(OWN[:n_real] >= 0, 2)
 
 
-def by_loops(z, labelled, tau_plus):
+def reference_loss(z, labelled, tau_plus):
     """Reference: the published formula, over all views."""
     n, total = len(z), 0.0
     for i in range(n):
@@ -53,44 +53,44 @@ def by_loops(z, labelled, tau_plus):
 
 
 @pytest.mark.parametrize(("n_real", "tau_plus"), [(6, 0.9), (4, 0.3)])
-def test_the_loss_is_that_of_the_paper(n_real, tau_plus):
+def test_loss_matches_published_formula(n_real, tau_plus):
     """Reference by loops; padding, even if labelled, is neither a positive nor a negative."""
     task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": tau_plus})
     labels = np.where(np.arange(6) < n_real, OWN, 3)
-    want = by_loops(*real_views(n_real), tau_plus)
-    np.testing.assert_allclose(of_given(task, labels, n_real=n_real)[0], want, rtol=1e-5)
+    want = reference_loss(*real_views(n_real), tau_plus)
+    np.testing.assert_allclose(evaluate_task(task, labels, n_real=n_real)[0], want, rtol=1e-5)
 
 
-def test_fillers_leave_no_trace():
-    """Neither the views nor the labels of padding change a digit."""
+def test_padding_does_not_change_result():
+    """Neither the views nor the labels of padding change the loss or the metrics."""
     changed = Z.copy()
     changed[[4, 5, 10, 11]] *= -7
     labels = OWN.copy()
     labels[4:] = 3, 3
-    assert of_given(PUNCE, n_real=4) == of_given(PUNCE, labels, changed, n_real=4)
+    assert evaluate_task(PUNCE, n_real=4) == evaluate_task(PUNCE, labels, changed, n_real=4)
 
 
 @pytest.mark.parametrize("tau_plus", [0.0, 0.3])
-def test_without_labelled_examples_it_is_simclr(tau_plus):
+def test_equals_simclr_without_labelled_examples(tau_plus):
     task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": tau_plus})
     plain = SimCLR(LINEAR, jitter, {"temperature": T})
-    got, metrics = of_given(task, NOTHING)
-    np.testing.assert_allclose(got, of_given(plain)[0], rtol=1e-6)
+    got, metrics = evaluate_task(task, ALL_UNLABELLED)
+    np.testing.assert_allclose(got, evaluate_task(plain)[0], rtol=1e-6)
     assert metrics == {"labelled": 0, "auc": 0.5}
 
 
-def test_without_a_prior_it_is_supcon_of_the_labelled():
+def test_equals_supcon_with_zero_prior():
     task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": 0.0})
     supervised = SupCon(LINEAR, jitter, {"temperature": T})
-    np.testing.assert_allclose(of_given(task)[0], of_given(supervised)[0], rtol=1e-6)
-    assert abs(of_given(PUNCE)[0] - of_given(supervised)[0]) > 0.005
+    np.testing.assert_allclose(evaluate_task(task)[0], evaluate_task(supervised)[0], rtol=1e-6)
+    assert abs(evaluate_task(PUNCE)[0] - evaluate_task(supervised)[0]) > 0.005
 
 
 @pytest.mark.parametrize("n_real", [6, 4])
-def test_metrics_are_of_labelled_anchors(n_real):
+def test_metrics_use_labelled_anchors_only(n_real):
     z, labelled = real_views(n_real)
     n = len(z)
-    _, metrics = of_given(PUNCE, n_real=n_real)
+    _, metrics = evaluate_task(PUNCE, n_real=n_real)
     np.testing.assert_allclose(metrics["labelled"], labelled.mean(), rtol=1e-6)
     aucs = []
     for i in np.flatnonzero(labelled):
@@ -100,7 +100,7 @@ def test_metrics_are_of_labelled_anchors(n_real):
     np.testing.assert_allclose(metrics["auc"], np.mean(aucs), rtol=1e-6)
 
 
-def test_other_data_are_refused():
+def test_rejects_invalid_data():
     with raises(ValueError, match=r"`data` of PuNCE must be tasks\.LabelledExamples, got"):
         fit(PUNCE, POINTS)
     with raises(ValueError, match=r"`data` must have one label for positives .* got 0, 1, 2"):

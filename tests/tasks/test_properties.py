@@ -211,7 +211,7 @@ def start(name):
     return initial(jax.random.key(2))
 
 
-def stepped(name, task=None, config=PLAIN, steps=STEPS, state=None):
+def run_two_steps(name, task=None, config=PLAIN, steps=STEPS, state=None):
     """Returns the state after the steps, and their mean loss and metrics."""
     row = ROWS[name]
     run, _ = program(config)
@@ -239,7 +239,7 @@ def assert_close(got, want, **tolerance):
 def test_every_parameter_learns(name):
     """Gradients are finite and reach all parameters; the loss of the same two batches falls."""
     before = start(name)
-    state, first = stepped(name)
+    state, first = run_two_steps(name)
     for (path, old), new in zip(
         values(before.params).items(), values(state.params).values(), strict=True
     ):
@@ -250,61 +250,63 @@ def test_every_parameter_learns(name):
             path
         )
     for _ in range(10):
-        state, last = stepped(name, state=before._replace(params=state.params))
+        state, last = run_two_steps(name, state=before._replace(params=state.params))
     assert last["loss"] < first["loss"]
 
 
 @each_task
-def test_values_of_hyperparameters_do_not_recompile(name):
+def test_hyperparameter_values_do_not_recompile(name):
     """They are leaves of the task that traced steps can read: they may be swept."""
     row = ROWS[name]
-    want, report = stepped(name)
+    want, report = run_two_steps(name)
     _, traces = program(PLAIN)
     n_traces = len(traces)
-    assert_close(stepped(name, replace(row.task)), (want, report), rtol=0)
+    assert_close(run_two_steps(name, replace(row.task)), (want, report), rtol=0)
     assert len(traces) == n_traces  # equal tasks share their programs
     for path in row.leaves:
         changed = replace_leaf({"task": row.task}, f"task.{path}", 0.8)["task"]
-        got, other = stepped(name, changed)
+        got, other = run_two_steps(name, changed)
         assert len(traces) == n_traces
         parts = (got.params, got.model_state, other), (want.params, want.model_state, report)
         assert any(not np.array_equal(a, b) for a, b in zip(*(values(p).values() for p in parts)))
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.is_normed])
-def test_padding_changes_nothing(name):
+def test_padding_does_not_change_result(name):
     """Neither the examples nor the labels at masked positions."""
     indices = jnp.where(STEPS.where, STEPS.indices, jnp.array([20, 13, 17, 23, 22, 14, 19, 16]))
-    assert_close(stepped(name, steps=STEPS._replace(indices=indices)), stepped(name), rtol=1e-6)
+    assert_close(
+        run_two_steps(name, steps=STEPS._replace(indices=indices)), run_two_steps(name), rtol=1e-6
+    )
 
 
-def test_a_queue_holds_the_keys_of_the_last_batches():
+def test_queue_holds_keys_of_last_batches():
     """There are 12 examples in batches of 8; padding is not queued."""
-    before, after = start("MoCo").model_state, stepped("MoCo")[0].model_state
+    before, after = start("MoCo").model_state, run_two_steps("MoCo")[0].model_state
     assert after.pointer == 12
     moved = np.abs(after.queue - before.queue).max(axis=1)
     assert np.all(moved[:12] > 1e-2)
     assert np.all(moved[12:] < 1e-6)
     np.testing.assert_allclose(np.linalg.norm(after.queue, axis=1), 1, rtol=1e-5)
     with raises(ValueError, match="`queue` must be at least the batch size 8, got 7"):
-        stepped("MoCo", replace(ROWS["MoCo"].task, queue=7))
+        run_two_steps("MoCo", replace(ROWS["MoCo"].task, queue=7))
 
 
 @pytest.mark.parametrize(
     "name",
     ["MoCo", "MemoryBank", "SogCLR", "BYOL", "CLIP, tiled", "texts", "graphs", "sequences"],
 )
-def test_many_devices_give_what_one_gives(name):
+def test_multiple_devices_match_single_device(name):
     """Negatives, batch statistics, queues and dropout are those of the whole batch."""
-    spread = stepped(name, SHARDED.get(name), TrainConfig(8, mesh=MESH))
-    assert_close(spread, stepped(name), rtol=1e-4, atol=1e-5)
+    sharded = run_two_steps(name, SHARDED.get(name), TrainConfig(8, mesh=MESH))
+    assert_close(sharded, run_two_steps(name), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["BYOL", "CLIP"])
-def test_half_precision_gives_nearly_the_same(name):
+def test_bfloat16_loss_is_close_to_float32(name):
     """Losses are computed in bfloat16; parameters and states stay in float32."""
-    full, want = stepped(name)
-    half, got = stepped(name, config=TrainConfig(8, compute_dtype="bfloat16"))
+    full, want = run_two_steps(name)
+    half, got = run_two_steps(name, config=TrainConfig(8, compute_dtype="bfloat16"))
     assert jax.tree.map(lambda x: x.dtype, half) == jax.tree.map(lambda x: x.dtype, full)
     assert got["loss"] != want["loss"]
     np.testing.assert_allclose(got["loss"], want["loss"], rtol=0.05)

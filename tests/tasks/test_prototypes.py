@@ -46,7 +46,7 @@ def concentrations(x, centres, own):
 
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 1000), st.sampled_from([2, 5, 9]))
-def test_clusters_are_those_of_their_centres(seed, k):
+def test_kmeans_converges_to_fixed_point(seed, k):
     x, found = clusters_of(seed, k, n_iterations=30)
     x, centres = np.asarray(x, np.float64), np.asarray(found.centroids, np.float64)
     own = np.asarray(found.assignment)
@@ -60,24 +60,24 @@ def test_clusters_are_those_of_their_centres(seed, k):
     np.testing.assert_allclose(centres, means, atol=1e-5)
 
 
-def test_blocks_do_not_change_the_clusters():
+def test_block_size_does_not_change_clusters():
     _, whole = clusters_of(0, 5)
     _, parts = clusters_of(0, 5, block_size=7)
     np.testing.assert_array_equal(whole.assignment, parts.assignment)
     np.testing.assert_allclose(whole.centroids, parts.centroids, atol=1e-6)
 
 
-def test_the_classes_are_found():
+def test_kmeans_recovers_classes():
     """The best of a few initialisations recovers the classes as clusters."""
     found = [np.asarray(clusters_of(seed, 4)[1].assignment) for seed in range(8)]
     same = LABELS[:, None] == LABELS
     assert max(np.mean((own[:, None] == own) == same) for own in found) > 0.98
 
 
-def test_no_cluster_stays_empty_where_there_are_other_examples():
-    """Identical examples, except for three: of four centres, those that start there merge.
+def test_kmeans_refills_empty_clusters():
+    """Of 32 examples, 29 are identical: centroids initialised at these coincide.
 
-    One iteration moves all other centres to the other examples.
+    One iteration moves the centroids of empty clusters to the other examples.
     """
     x = np.vstack([np.tile([1.0, 0, 0, 0], (29, 1)), np.eye(4)[1:]])
     for seed in range(5):
@@ -86,26 +86,26 @@ def test_no_cluster_stays_empty_where_there_are_other_examples():
         np.testing.assert_allclose(found.concentration, 1, rtol=1e-6)
 
 
-def of_prototypes(query, model_state, place, t):
+def prototype_loss(query, model_state, index, t):
     """Reference by loops: the loss of the clusters alone, averaged over clusterings."""
     terms = []
     for own, centres, phi in model_state.clusterings:
         own = np.asarray(own)
-        for z, i in zip(unit(query), place, strict=True):
+        for z, i in zip(unit(query), index, strict=True):
             logits = z @ np.asarray(centres, np.float64).T / np.asarray(phi, np.float64) / t
             terms.append(np.log(np.exp(logits).sum()) - logits[own[i]])
     return np.mean(terms)
 
 
-def test_the_loss_is_that_of_the_queue_and_of_the_centres():
+def test_loss_is_sum_of_moco_and_prototype_terms():
     task = dataclasses.replace(PCL, network=LINEAR, dim=5, clusters=(4, 6))
     params, model_state = in_one(task.init, jax.random.key(0))
     model_state = in_one(task.start_epoch, jax.random.key(1), params, model_state, jnp.int32(1))
-    place = jnp.array([5, 40, 3, 63, 17, 5, 5, 5])
-    batch = in_one(task.batch, jax.random.key(2), train.Batch(place, None))
+    index = jnp.array([5, 40, 3, 63, 17, 5, 5, 5])
+    batch = in_one(task.batch, jax.random.key(2), train.Batch(index, None))
     query = np.asarray(batch.first @ params["linear"]["kernel"])[:5]
     loss, (after, metrics) = in_one(task.loss, params, model_state, batch, ctx(8, 5, epoch=1))
-    want = of_prototypes(query, model_state, np.asarray(place)[:5], 0.2)
+    want = prototype_loss(query, model_state, np.asarray(index)[:5], 0.2)
     np.testing.assert_allclose(metrics["prototypes"], want, rtol=1e-5)
     plain = MoCo(LINEAR, jitter, {"temperature": 0.2}, dim=5, queue=32)
     instances, (momentum, _) = in_one(
@@ -119,7 +119,7 @@ def test_the_loss_is_that_of_the_queue_and_of_the_centres():
     assert metrics["prototypes"] == 0
 
 
-def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
+def test_reclusters_unaugmented_examples_after_warm_up():
     task = dataclasses.replace(PCL, augment=Jitter(), clusters=(4, 6))
     params, model_state = in_one(task.init, jax.random.key(0))
     key = jax.random.key(1)
@@ -142,6 +142,6 @@ def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
 
 
 @pytest.mark.parametrize("changes", [{"clusters": (4, 1)}, {"clusters": (65,)}, {"data": None}])
-def test_numbers_of_clusters_that_cannot_be_are_refused(changes):
+def test_rejects_invalid_clusters(changes):
     with raises(ValueError, match="`clusters` must lie between 2 and the"):
         fit(dataclasses.replace(PCL, **changes), epochs=1)

@@ -26,7 +26,7 @@ def data():
 
 
 @pytest.mark.parametrize("optimizer", [sgd_l2, adam_l2, adamw])
-def test_one_full_batch_is_one_step_by_hand(data, optimizer):
+def test_full_batch_epoch_matches_one_reference_step(data, optimizer):
     missing, interactions = data
     lr, decay = 0.1, 0.01
     before, after, report = epoch_of(
@@ -50,7 +50,7 @@ def test_one_full_batch_is_one_step_by_hand(data, optimizer):
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
-def test_every_interaction_counts_once_whatever_the_batch(data, batch_size):
+def test_epoch_visits_each_interaction_once_for_any_batch_size(data, batch_size):
     missing, interactions = data
     before, after, report = epoch_of(interactions, n_neg=2, batch_size=batch_size)
     loss, _ = bpr_gradients(before.params, interactions.users, interactions.items, missing)
@@ -59,9 +59,7 @@ def test_every_interaction_counts_once_whatever_the_batch(data, batch_size):
     assert after.step == -(-24 // batch_size)
 
 
-def test_extra_positives_are_the_users_own_and_ids_do_not_depend_on_when_they_are_drawn(
-    data, monkeypatch
-):
+def test_extra_positives_belong_to_user_regardless_of_draw_timing(data, monkeypatch):
     missing, interactions = data
     seen = []
 
@@ -77,21 +75,21 @@ def test_extra_positives_are_the_users_own_and_ids_do_not_depend_on_when_they_ar
         return after.params, [(users, items) for *_, users, items in seen]
 
     params, ids = run()
-    taken = set(zip(interactions.users.tolist(), interactions.items.tolist(), strict=True))
+    observed = set(zip(interactions.users.tolist(), interactions.items.tolist(), strict=True))
     anchors = []
     for users, items in ids:
         for user, row in zip(users.tolist(), items.tolist(), strict=True):
-            assert all((user, item) in taken for item in row[:4])
+            assert all((user, item) in observed for item in row[:4])
             assert row[4:] == [missing[user]] * 2
             anchors.append((user, row[0]))
-    assert set(anchors) == taken
+    assert set(anchors) == observed
     monkeypatch.setattr("crl_jax.train._scan._MAX_DRAWN_AHEAD", 0)
     later, _ = run()
     jax.tree.map(np.testing.assert_array_equal, params, later)
 
 
 @pytest.mark.parametrize(("batch_size", "draw_batches"), [(7, 1), (5, 3)])
-def test_quality_of_the_negatives_by_hand(data, batch_size, draw_batches):
+def test_negative_quality_metrics_match_reference(data, batch_size, draw_batches):
     """The missing items of users 0 to 3 are held-out positives; users 4 and 5 have none."""
     missing, interactions = data
     liked = Interactions.from_arrays(
@@ -110,11 +108,11 @@ def test_quality_of_the_negatives_by_hand(data, batch_size, draw_batches):
     np.testing.assert_allclose(report["risk"], risk, rtol=1e-5)
 
 
-def test_without_positives_held_out_nothing_is_said_of_the_negatives(data):
+def test_omits_negative_quality_without_held_out_positives(data):
     assert set(epoch_of(data[1])[2]) == {"loss"}
 
 
-def test_rows_change_as_the_whole_tables_do_but_for_l2(data):
+def test_row_updates_match_dense_updates_without_l2(data):
     """If L2 is 0, a row changes only by its gradient; duplicate items add up."""
     out = [
         epoch_of(data[1], n_neg=2, learning_rate=0.3, batch_size=5, by_rows=by_rows)
@@ -124,7 +122,7 @@ def test_rows_change_as_the_whole_tables_do_but_for_l2(data):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *pairs)
 
 
-def l2_by_hand(params, data, lr, decay):
+def reference_l2_step(params, data, lr, decay):
     """The gradient of mean [loss + decay/2 · ‖rows of the anchor‖²]."""
     missing, log = data
     _, grads = bpr_gradients(params, log.users, log.items, missing)
@@ -137,22 +135,22 @@ def l2_by_hand(params, data, lr, decay):
         yield name, value - lr * (grad + decay * value * times[name][:, None] / len(log))
 
 
-def test_l2_of_rows_is_the_mean_over_the_batch(data):
+def test_row_l2_is_averaged_over_batch(data):
     before, after, _ = epoch_of(data[1], learning_rate=0.1, weight_decay=0.2, by_rows=True)
-    for name, want in l2_by_hand(before.params, data, 0.1, 0.2):
+    for name, want in reference_l2_step(before.params, data, 0.1, 0.2):
         np.testing.assert_allclose(after.params[name], want, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("l2_target", ["rows", "encoded"])
-def test_l2_of_the_rows_of_a_batch_is_a_term_of_its_loss(data, l2_target):
+def test_l2_on_batch_rows_matches_reference_step(data, l2_target):
     """For matrix factorisation both penalise the same rows as row-wise training."""
     before, after, report = epoch_of(data[1], learning_rate=0.1, l2=0.2, l2_target=l2_target)
-    for name, want in l2_by_hand(before.params, data, 0.1, 0.2):
+    for name, want in reference_l2_step(before.params, data, 0.1, 0.2):
         np.testing.assert_allclose(after.params[name], want, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(report["loss"], epoch_of(data[1])[2]["loss"], rtol=1e-6)
 
 
-def test_batches_drawn_together_are_steps_like_others(data):
+def test_draw_batches_does_not_change_steps(data):
     """Adam would also move on batches without anchors: 24 anchors are no multiple of 4 x 5."""
     out = []
     for draw_batches in (1, 4):
@@ -165,8 +163,8 @@ def test_batches_drawn_together_are_steps_like_others(data):
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_samplers_see_the_encoder_of_the_moment(monkeypatch, ahead):
-    """The best-scoring item of all, sampled with the parameters of the current step."""
+def test_sampler_uses_current_parameters(monkeypatch, ahead):
+    """The sampled negative is the top-scoring unseen item under the parameters of the step."""
     if not ahead:
         monkeypatch.setattr("crl_jax.train._scan._MAX_DRAWN_AHEAD", 0)
     interactions = Interactions.from_arrays(
@@ -192,8 +190,8 @@ def test_samplers_see_the_encoder_of_the_moment(monkeypatch, ahead):
 
 
 @pytest.mark.parametrize(("batch_size", "by_rows"), [(16, False), (5, True)])
-def test_losses_across_the_batch_do_not_see_what_fills_the_last_one_up(data, batch_size, by_rows):
-    """A quarter of each batch's real anchors is dropped, those with the largest losses."""
+def test_batch_level_losses_ignore_padding(data, batch_size, by_rows):
+    """Each batch drops the quarter of its real anchors with the largest losses."""
     missing, log = data
     key = jax.random.key(4)
     before, _, report = epoch_of(
@@ -213,7 +211,7 @@ def test_losses_across_the_batch_do_not_see_what_fills_the_last_one_up(data, bat
     np.testing.assert_allclose(report["loss"], total / 24, rtol=1e-5)
 
 
-def test_losses_without_a_mask_are_not_given_one(data):
+def test_loss_without_where_argument_receives_no_mask(data):
     def plain(pos, neg, *, reduce_fn):
         return losses.bpr(pos, neg, reduce_fn=reduce_fn)
 
@@ -222,7 +220,7 @@ def test_losses_without_a_mask_are_not_given_one(data):
 
 
 @pytest.mark.parametrize(("mask", "similarity"), [("seen", "cosine"), ("none", "inner")])
-def test_negatives_in_the_batch_by_hand(data, mask, similarity):
+def test_in_batch_negatives_match_numpy_softmax(data, mask, similarity):
     """The softmax over the items of the batch, restricted to the mask."""
     _, log = data
     key = jax.random.key(4)
@@ -234,8 +232,8 @@ def test_negatives_in_the_batch_by_hand(data, mask, similarity):
     w, h = (np.asarray(before.params[name], np.float64) for name in ("users", "items"))
     if similarity == "cosine":
         w, h = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (w, h))
-    taken = np.zeros((N_USERS, N_ITEMS), bool)
-    taken[log.users, log.items] = True
+    observed = np.zeros((N_USERS, N_ITEMS), bool)
+    observed[log.users, log.items] = True
     order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(24), 24))
     total = 0.0
     for first in range(0, 24, 10):
@@ -243,7 +241,7 @@ def test_negatives_in_the_batch_by_hand(data, mask, similarity):
         users, items = log.users[rows], log.items[rows]
         scores = w[users] @ h[items].T / 0.5
         keep = {
-            "seen": ~taken[users][:, items],
+            "seen": ~observed[users][:, items],
             "none": np.ones((len(rows), len(rows)), bool),
         }[mask]
         pos = np.diag(scores)
@@ -254,7 +252,7 @@ def test_negatives_in_the_batch_by_hand(data, mask, similarity):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Counted(MatrixFactorization):
+class CountingEncoder(MatrixFactorization):
     """Records its encode calls while programs are traced."""
 
     see: Callable = dataclasses.field(default=print, metadata={"static": True})
@@ -269,15 +267,15 @@ class Counted(MatrixFactorization):
     [SRNS(), AOBPR(), BNS(jnp.full(N_ITEMS, 0.1))],
     ids=lambda sampler: type(sampler).__name__,
 )
-def test_sampler_and_loss_share_one_encoding_a_step(data, sampler):
+def test_sampler_and_loss_share_one_encoding_per_step(data, sampler):
     """Two more: one when the state is created and one when the epoch starts."""
     calls = []
-    encoder = Counted(N_USERS, N_ITEMS, DIM, see=lambda: calls.append(1))
+    encoder = CountingEncoder(N_USERS, N_ITEMS, DIM, see=lambda: calls.append(1))
     jax.eval_shape(lambda: epoch_of(data[1], encoder=encoder, sampler=sampler, batch_size=8)[1:])
     assert len(calls) == 3
 
 
-def test_groups_stand_beside_the_negatives_of_the_batch(data):
+def test_groups_combine_with_in_batch_negatives(data):
     """The loss first sees 1 + 3 scores, of users with that item, and then the whole batch."""
     _, log = data
     shapes = []
@@ -297,8 +295,8 @@ def test_groups_stand_beside_the_negatives_of_the_batch(data):
     np.testing.assert_allclose(grouped["loss"], single["loss"], rtol=1e-5)
 
 
-def test_false_negatives_are_counted_in_the_batch_too(data):
-    """Half of the catalogue is held out for all users: every held-out item of a batch is false."""
+def test_true_negative_rate_counts_in_batch_negatives(data):
+    """Users 0 to 3 have one held-out item each, which is a false negative in a batch."""
     missing, log = data
     liked = Interactions.from_arrays(
         np.arange(4), missing[:4], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
@@ -316,7 +314,7 @@ def test_false_negatives_are_counted_in_the_batch_too(data):
     np.testing.assert_allclose(report["tnr"], sum(shares) / 24, rtol=1e-5)
 
 
-def test_informativeness_is_that_of_scores_before_their_correction(data):
+def test_informativeness_uses_uncorrected_scores(data):
     missing, log = data
     liked = Interactions.from_arrays(
         np.arange(4), missing[:4], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)

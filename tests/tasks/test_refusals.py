@@ -27,7 +27,7 @@ class Unregistered(samplers.Sampler):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Double(samplers.Sampler):
-    """Returns twice as many as requested."""
+    """Returns twice as many items as requested."""
 
     def propose(self, key, users, positives, n):
         return sample_unseen(key, users, positives, 2 * n)
@@ -70,7 +70,7 @@ def without_where(pos, neg, *, reduce_fn=None):
     return jnp.mean(neg, axis=-1) - pos
 
 
-REFUSED = {
+INVALID_ARGUMENTS = {
     "a whole split": (
         {"train": Split(split().train, split().valid, None)},
         "`train` must be Interactions, such as the `train` of a split, got Split",
@@ -145,14 +145,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_is_of_the_wrong_kind_is_named(changes, message):
+@pytest.mark.parametrize(("changes", "message"), INVALID_ARGUMENTS.values(), ids=INVALID_ARGUMENTS)
+def test_fit_ranking_rejects_arguments_of_wrong_type(changes, message):
     given = {"train": split().train, "loss": losses.bpr, "config": train.TrainConfig(64), **changes}
     with raises(ValueError, match=message):
         tasks.fit_ranking(given.pop("train"), epochs=1, **given)
 
 
-def test_optax_is_an_optimizer_too():
+def test_accepts_optax_optimizer():
     fitted = tasks.fit_ranking(split().train, loss=losses.bpr, optimizer=optax.sgd(0.1), epochs=1)
     assert jnp.isfinite(fitted.history[0]["loss"][0])
 
@@ -167,18 +167,18 @@ def test_optax_is_an_optimizer_too():
         ({"auxiliary_loss": "sgl"}, "`auxiliary_loss` must be an AuxiliaryLoss, such as .*'sgl'"),
     ],
 )
-def test_options_are_checked_when_they_are_made(fields, message):
+def test_options_reject_invalid_fields(fields, message):
     with raises(ValueError, match=message):
         tasks.RankingOptions(**fields)
 
 
 @pytest.mark.parametrize("field", ["patience", "k"])
-def test_a_stopping_is_checked_when_it_is_made(field):
+def test_stopping_rejects_invalid_fields(field):
     with raises(ValueError, match=f"`{field}` must be"):
         tasks.Stopping(**{field: 0})
 
 
-def test_scores_without_an_axis_of_negatives_are_named():
+def test_bpr_rejects_scores_without_negatives_axis():
     with raises(ValueError, match="`neg` must have one axis more than `pos`"):
         losses.bpr(jnp.zeros(4), jnp.zeros(4))
 
@@ -204,12 +204,12 @@ TASKS = {
         ({"temprature": 0.2}, "`hyperparams` must hold arguments of the loss.*got 'temprature'"),
     ],
 )
-def test_tasks_check_the_hyperparameters_of_their_loss(make, hyperparams, message):
+def test_tasks_reject_invalid_hyperparameters(make, hyperparams, message):
     with raises(ValueError, match=message):
         make(hyperparams=hyperparams)
 
 
-def test_static_arguments_are_bound_and_not_hyperparameters():
+def test_static_arguments_must_be_bound_with_partial():
     binned = functools.partial(losses.bayesian_contrastive, bins=16)
     tasks.SimCLR(LINEAR, identity, {"tau_plus": 0.1}, binned)
     with raises(ValueError, match="`hyperparams` must hold numbers.*got bins=16.*partial"):
@@ -220,7 +220,7 @@ def test_static_arguments_are_bound_and_not_hyperparameters():
         )
 
 
-def test_swept_hyperparameters_of_a_task_are_checked():
+def test_rejects_swept_hyperparameters_out_of_range():
     task = tasks.SimCLR(
         LINEAR, identity, {"tau_plus": 0.1, "temperature": 0.5}, losses.debiased_contrastive
     )

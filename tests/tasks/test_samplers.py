@@ -45,7 +45,7 @@ def test_samplers_combine_with_extra_positives(split):
         assert -1 <= entry["inf"][0] <= 1
 
 
-def test_oracles_never_draw_what_is_held_out(split):
+def test_oracle_prior_never_samples_held_out_items(split):
     """Confirms the reported rate of true negatives."""
     sure = samplers.oracle_prior(split.test, false=1.0, true=0.0)
     oracle = fit(split, samplers.BNS(sure, candidates=None)).history[-1]
@@ -55,7 +55,7 @@ def test_oracles_never_draw_what_is_held_out(split):
     assert uniform["tnr"][0] == pytest.approx(1 - len(split.test) / left, abs=0.05)
 
 
-def test_numbers_of_samplers_are_swept_at_once(split):
+def test_swept_sampler_parameters_match_separate_runs(split):
     together = fit(split, bns(split), sweep={"task.sampler.risk_lambda": [0.5, 20.0]})
     for run, gain in enumerate((0.5, 20.0)):
         alone = fit(split, bns(split, risk_lambda=gain))
@@ -64,7 +64,7 @@ def test_numbers_of_samplers_are_swept_at_once(split):
     assert together.history[0]["loss"][0] != together.history[0]["loss"][1]
 
 
-def test_a_resumed_training_goes_on_with_the_samplers_state(split, tmp_path):
+def test_resume_restores_sampler_state(split, tmp_path):
     sampler = bns(split, ecdf_samples=8)
     whole = fit(split, sampler, epochs=4)
     path = tmp_path / "state.npz"
@@ -81,7 +81,7 @@ def test_a_resumed_training_goes_on_with_the_samplers_state(split, tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds_of_trainings_by_rows_are_what_they_are_alone(split):
+def test_row_updates_with_several_seeds_match_separate_runs(split):
     settings = {
         "by_rows": True, "rule": train.rows.sgd, "batch_size": 1, "draw_batches": 50,
         "l2_target": "rows", "weight_decay": 0.01, "epochs": 2,
@@ -93,7 +93,7 @@ def test_seeds_of_trainings_by_rows_are_what_they_are_alone(split):
     assert both.history[-1]["tnr"][1] == pytest.approx(alone.history[-1]["tnr"][0])
 
 
-def test_a_metric_sees_the_parameters_of_every_report(split):
+def test_validation_metric_receives_parameters_of_each_run(split):
     def norms(scale, task, params, model_state):
         return {"norm": scale * jnp.linalg.norm(params["users"])}
 
@@ -104,7 +104,7 @@ def test_a_metric_sees_the_parameters_of_every_report(split):
     assert len(fitted.history) == 3
 
 
-def test_what_cannot_be_is_said(split):
+def test_rejects_invalid_arguments(split):
     for changes, message in (
         ({"sweep": {"sampler.candidates": [3, 4]}}, "`sweep` must name leaves"),
         ({"sweep": {"task.sampler.risk_lambda": [1.0, -1.0]}}, "`risk_lambda` must lie in"),

@@ -26,7 +26,7 @@ BY_NUMBER = {
 }
 
 
-def pools_of(batch_size, key, **flat):
+def record_loss_arguments(batch_size, key, **flat):
     """Records the arguments of the loss in each step, ``(pos, neg, where)``."""
     seen = []
 
@@ -47,12 +47,12 @@ def pools_of(batch_size, key, **flat):
     ("mask", "anchors", "lengths"),
     [("seen", None, [16]), ("seen", 7, [6, 6, 4]), ("none", 8, [8, 8]), ("none", 1, [1] * 16)],
 )
-def test_each_run_of_anchors_has_a_pool_less_what_each_user_took(mask, anchors, lengths):
+def test_each_chunk_of_anchors_shares_pool_masked_by_seen_items(mask, anchors, lengths):
     key, n = jax.random.key(3), len(LOG)
-    steps = pools_of(16, key, sampler=SharedRNS(mask, anchors), n_neg=N)
+    steps = record_loss_arguments(16, key, sampler=SharedRNS(mask, anchors), n_neg=N)
     order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(n), n))
-    taken = np.zeros((N_USERS, N_ITEMS), bool)
-    taken[LOG.users, LOG.items] = mask == "seen"
+    excluded = np.zeros((N_USERS, N_ITEMS), bool)
+    excluded[LOG.users, LOG.items] = mask == "seen"
     starts = np.cumsum([0, *lengths[:-1]])
     assert len(steps) == -(-n // 16)
     for first, (pos, neg, where) in zip(range(0, n, 16), steps, strict=True):
@@ -60,22 +60,22 @@ def test_each_run_of_anchors_has_a_pool_less_what_each_user_took(mask, anchors, 
         pools = np.repeat(np.rint(neg[starts]).astype(int), lengths, axis=0)
         np.testing.assert_allclose(neg, pools, atol=1e-6)
         np.testing.assert_allclose(pos[: len(rows)], LOG.items[rows], atol=1e-6)
-        unseen = ~np.take_along_axis(taken[LOG.users[rows]], pools[: len(rows)], axis=1)
+        unseen = ~np.take_along_axis(excluded[LOG.users[rows]], pools[: len(rows)], axis=1)
         np.testing.assert_array_equal(where[: len(rows)], unseen)
         assert not where[len(rows) :].any()  # padding
-    drawn = [tuple(neg[start]) for _, neg, _ in steps for start in starts]
-    assert len(set(drawn)) == len(drawn)
+    pool_ids = [tuple(neg[start]) for _, neg, _ in steps for start in starts]
+    assert len(set(pool_ids)) == len(pool_ids)
 
 
 def test_a_pool_is_uniform_over_the_catalogue():
-    steps = pools_of(len(LOG), jax.random.key(0), sampler=SharedRNS(), n_neg=12_000)
+    steps = record_loss_arguments(len(LOG), jax.random.key(0), sampler=SharedRNS(), n_neg=12_000)
     counts = np.bincount(np.rint(steps[0][1][0]).astype(int), minlength=N_ITEMS)
     # Chi-squared with 11 degrees of freedom: 31.3 is passed once in a thousand.
     assert np.sum((counts - 1000) ** 2 / 1000) < 31.3
 
 
 @pytest.mark.parametrize(("correction", "temperature"), [(1.0, 1.0), (0.3, 0.4)])
-def test_log_q_by_hand(correction, temperature):
+def test_log_q_correction_matches_reference(correction, temperature):
     """Each negative counts as often as under uniform sampling, to the power of the correction."""
     key, n = jax.random.key(4), len(LOG)
     before, _, report = epoch_of(
@@ -91,28 +91,28 @@ def test_log_q_by_hand(correction, temperature):
         rows = order[first : first + 10]
         users, items = LOG.users[rows], LOG.items[rows]
         terms = np.exp(w[users] @ h[items].T / temperature)
-        weighed = terms * (counts[items] * N_ITEMS / n) ** -correction
-        rest = np.sum(weighed * ~np.eye(len(rows), dtype=bool), axis=1)
+        weighted = terms * (counts[items] * N_ITEMS / n) ** -correction
+        rest = np.sum(weighted * ~np.eye(len(rows), dtype=bool), axis=1)
         total += np.sum(np.log1p(rest / np.diag(terms)))
     np.testing.assert_allclose(report["loss"], total / n, rtol=1e-5)
 
 
-def test_corrected_negatives_of_the_batch_are_as_uniform_ones():
+def test_log_q_weights_make_in_batch_negatives_uniform():
     """The weighted mean over batches of any function of items is its mean over the catalogue."""
     counts = np.bincount(LOG.items, minlength=N_ITEMS)
     sampler = InBatch.from_interactions(LOG)
     pool = jnp.asarray(np.repeat(np.arange(N_ITEMS), counts), jnp.int32)
     value = rng.normal(size=N_ITEMS)
-    weighed = np.exp(-np.asarray(sampler.log_ratio(pool), np.float64)) * value[np.asarray(pool)]
-    np.testing.assert_allclose(weighed.mean(), value[counts > 0].sum() / N_ITEMS, rtol=1e-5)
+    weighted = np.exp(-np.asarray(sampler.log_ratio(pool), np.float64)) * value[np.asarray(pool)]
+    np.testing.assert_allclose(weighted.mean(), value[counts > 0].sum() / N_ITEMS, rtol=1e-5)
 
 
-def test_an_item_that_nobody_took_has_a_finite_correction():
+def test_log_q_is_finite_for_items_without_interactions():
     log = Interactions.from_arrays([0, 1], [0, 0], user_ids=np.arange(2), item_ids=np.arange(3))
     assert np.isfinite(InBatch.from_interactions(log).log_q).all()
 
 
-def test_without_log_q_scores_stay_as_they_are():
+def test_zero_correction_equals_no_log_q():
     a, b = (
         epoch_of(LOG, sampler=sampler, loss=losses.info_nce, batch_size=16)[2]["loss"]
         for sampler in (InBatch(), InBatch.from_interactions(LOG, correction=0.0))
@@ -125,15 +125,15 @@ def test_without_log_q_scores_stay_as_they_are():
     [SharedRNS(anchors=4), InBatch.from_interactions(LOG, "self")],
     ids=["runs", "batch"],
 )
-def test_l2_target_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
-    def nothing(pos, neg, *, where, reduce_fn):
+def test_row_l2_counts_sampled_pool_once_per_anchor(sampler):
+    def zero_loss(pos, neg, *, where, reduce_fn):
         del neg, where, reduce_fn
         return jnp.zeros_like(pos)
 
     params = {"users": jnp.full((N_USERS, 2), 2.0), "items": jnp.full((N_ITEMS, 2), 3.0)}
     encoder = MatrixFactorization(N_USERS, N_ITEMS, 2)
     before, after, _ = epoch_of(
-        LOG, params=params, encoder=encoder, sampler=sampler, n_neg=5, loss=nothing,
+        LOG, params=params, encoder=encoder, sampler=sampler, n_neg=5, loss=zero_loss,
         batch_size=len(LOG), l2_target="rows", l2=0.1, learning_rate=1.0,
     )  # fmt: skip
     rows = 1 + (5 if isinstance(sampler, SharedRNS) else 0)
@@ -142,7 +142,7 @@ def test_l2_target_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
         np.testing.assert_allclose(moved, by_hand, rtol=1e-4)
 
 
-def test_false_negatives_are_counted_in_a_pool():
+def test_true_negative_rate_counts_shared_pool():
     """Every other item is held out for one user: for that user, the whole pool is false."""
     free = np.setdiff1d(np.arange(N_ITEMS), LOG.items[LOG.users == 2])
     liked = Interactions.from_arrays(
@@ -157,14 +157,14 @@ def test_false_negatives_are_counted_in_a_pool():
     assert report["tnr"] < 1
 
 
-def test_batches_drawn_together_keep_their_own_pools():
+def test_draw_batches_keeps_pool_shape_per_batch():
     plan = {"batch_size": 8, "draw_batches": 2}
     for sampler in (InBatch("self"), SharedRNS(anchors=3)):
-        steps = pools_of(key=jax.random.key(1), sampler=sampler, n_neg=8, **plan)
+        steps = record_loss_arguments(key=jax.random.key(1), sampler=sampler, n_neg=8, **plan)
         assert {(neg.shape, where.shape) for _, neg, where in steps} == {((8, 8), (8, 8))}
 
 
-def test_only_what_is_left_is_a_negative():
+def test_training_is_finite_with_one_unseen_item_per_user():
     missing, log = taken_by_all_but_one()
     after = fit(
         log, loss=losses.info_nce, sampler=SharedRNS(), n_neg=20, epochs=2, hooks=[], seeds=[0],
@@ -184,7 +184,7 @@ def test_the_correction_can_be_swept():
     assert one[0] != one[1]
 
 
-def test_what_cannot_be_is_said():
+def test_rejects_invalid_arguments():
     log_q = jnp.zeros(N_ITEMS + 1)
     for call, message in (
         (lambda: InBatch("own"), "`mask` must be one of seen, self, none, got 'own'"),

@@ -31,7 +31,7 @@ def views(labels=OWN):
     )
 
 
-def of_given(task, z=Z, n_real=6, model_state=None):
+def evaluate_task(task, z=Z, n_real=6, model_state=None):
     """Returns the loss of the embeddings, the updated model state, and metrics."""
     task = dataclasses.replace(task, network=Given(z))
     loss, (model_state, metrics) = in_one(
@@ -50,7 +50,7 @@ def exponentials(n_real, t):
 
 
 @pytest.mark.parametrize("n_real", [6, 4])
-def test_positives_are_all_views_of_a_class(n_real):
+def test_supcon_matches_published_formula(n_real):
     """Eq. 2 of SupCon by loops; padding is neither a positive nor a negative."""
     e, same, _ = exponentials(n_real, 0.5)
     want = []
@@ -60,11 +60,11 @@ def test_positives_are_all_views_of_a_class(n_real):
         below = sum(e[i, j] for j in others)
         want.append(-np.mean([np.log(e[i, j] / below) for j in positives]))
     task = SupCon(LINEAR, jitter, {"temperature": 0.5})
-    np.testing.assert_allclose(of_given(task, n_real=n_real)[0], np.mean(want), rtol=1e-5)
+    np.testing.assert_allclose(evaluate_task(task, n_real=n_real)[0], np.mean(want), rtol=1e-5)
 
 
 @pytest.mark.parametrize("n_real", [6, 4])
-def test_the_oracle_takes_false_negatives_out(n_real):
+def test_supervised_oracle_excludes_false_negatives(n_real):
     """Eq. 6.1 by loops, with the mean over true negatives for all."""
     e, same, own = exponentials(n_real, 0.5)
     want = []
@@ -73,11 +73,11 @@ def test_the_oracle_takes_false_negatives_out(n_real):
         pos = e[i][(i + n_real) % (2 * n_real)]
         want.append(-np.log(pos / (pos + np.sum(~own[i]) * true.mean())))
     task = SupervisedOracle(LINEAR, jitter, {"temperature": 0.5})
-    np.testing.assert_allclose(of_given(task, n_real=n_real)[0], np.mean(want), rtol=1e-5)
+    np.testing.assert_allclose(evaluate_task(task, n_real=n_real)[0], np.mean(want), rtol=1e-5)
 
 
 @pytest.mark.parametrize("n_real", [6, 4])
-def test_metrics_by_labels(n_real):
+def test_label_metrics_match_reference(n_real):
     """The share of false negatives, and the AUC of anchors with negatives of both kinds."""
     e, same, own = exponentials(n_real, 0.5)
     known = np.tile(OWN[:n_real] >= 0, 2)
@@ -88,16 +88,16 @@ def test_metrics_by_labels(n_real):
         for i in range(len(e))
         if len(set(same[i][pairs[i]])) == 2
     ]
-    _, _, metrics = of_given(SimCLR(LINEAR, jitter), n_real=n_real)
+    _, _, metrics = evaluate_task(SimCLR(LINEAR, jitter), n_real=n_real)
     np.testing.assert_allclose(metrics["false_negatives"], share, rtol=1e-6)
     np.testing.assert_allclose(metrics["auc"], np.mean(aucs), rtol=1e-6)
 
 
-def test_without_labels_nothing_is_measured_and_supervision_is_refused():
+def test_unlabelled_data_has_no_metrics_and_rejects_supervision():
     task = dataclasses.replace(SimCLR(LINEAR, jitter), network=Given(Z))
     loss, (_, metrics) = in_one(task.loss, {}, {}, views(None), ctx(6))
     assert metrics == {}
-    assert loss == of_given(SimCLR(LINEAR, jitter))[0]  # independent of the labels
+    assert loss == evaluate_task(SimCLR(LINEAR, jitter))[0]  # independent of the labels
     for kind in (SupCon, SupervisedOracle):
         with raises(ValueError, match=r"`data` of Sup\w+ must be tasks.Labelled"):
             fit(kind(LINEAR, jitter), POINTS, epochs=1)
@@ -106,7 +106,7 @@ def test_without_labels_nothing_is_measured_and_supervision_is_refused():
         fit(SimCLR(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=alpha), epochs=1)
 
 
-def test_arguments_of_alpha_are_checked():
+def test_rejects_invalid_alpha_arguments():
     with raises(ValueError, match="`hyperparams` must not contain alpha"):
         SimCLR(LINEAR, jitter, {"alpha": 0.9}, alpha=tasks.AlphaFromViews())
     with raises(ValueError, match="`rule` must be one of auc, model, got 'f1'"):
@@ -115,32 +115,32 @@ def test_arguments_of_alpha_are_checked():
         tasks.AlphaFromLabels(decay=1.0)
 
 
-def spread(auc):
-    """Returns the α of the model for an encoder of this AUC."""
+def model_alpha(auc):
+    """Returns the α that `rule="model"` derives from this AUC."""
     return min(0.5 + 1.5 * (auc - 0.5), 1)
 
 
 @pytest.mark.parametrize("rule", ["auc", "model"])
-def test_a_measured_alpha_is_that_of_the_steps_before(rule):
+def test_alpha_is_measured_on_previous_steps(rule):
     """α is 0.5 in the first step, then the AUC of the first, and the loss uses that value."""
     task = SimCLR(
         LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels(0.8, rule)
     )
     _, start = in_one(task.init, jax.random.key(0))
-    loss, one, first = of_given(task, model_state=start)
-    _, two, second = of_given(task, OTHERS, model_state=one)
+    loss, one, first = evaluate_task(task, model_state=start)
+    _, two, second = evaluate_task(task, OTHERS, model_state=one)
     assert first["alpha"] == 0.5
     aucs = [float(metrics["auc"]) for metrics in (first, second)]
-    want = [a if rule == "auc" else spread(a) for a in aucs]
+    want = [a if rule == "auc" else model_alpha(a) for a in aucs]
     assert aucs[0] != aucs[1]
     np.testing.assert_allclose(second["alpha"], want[0], rtol=1e-6)
     both = (0.8 * want[0] + want[1]) / 1.8
     np.testing.assert_allclose(weights.measured_alpha(two.alpha), both, rtol=1e-5)
     given = dataclasses.replace(task, alpha=None, hyperparams={**BCL, "alpha": 0.5})
-    np.testing.assert_allclose(loss, of_given(given)[0], rtol=1e-6)
+    np.testing.assert_allclose(loss, evaluate_task(given)[0], rtol=1e-6)
 
 
-def test_a_batch_of_one_class_tells_nothing_about_alpha():
+def test_single_class_batch_does_not_update_alpha():
     task = SimCLR(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels())
     _, start = SimCLR(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
     _, (after, _) = in_one(task.loss, {}, start, views(np.zeros(6, int)), ctx(6))
@@ -163,7 +163,7 @@ def test_views_estimate_alpha_without_labels():
     assert metrics.keys() == {"alpha"}
 
 
-def test_alpha_rises_as_an_encoder_learns():
+def test_alpha_increases_during_training():
     task = MoCo(
         NORMED, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromViews(0.9), dim=8,
         queue=64, momentum=0.9,

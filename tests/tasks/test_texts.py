@@ -26,22 +26,22 @@ TEXTS = tokens(n=24)
 SIMCSE = SimCLR(NET, leave, {"temperature": 0.2})
 
 
-def same(one, other):
+def assert_equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_the_loss_is_that_of_two_dropouts_of_each_text():
+def test_simcse_loss_matches_two_dropout_views():
     params, model_state = in_one(SIMCSE.init, jax.random.key(0))
     examples = train.Batch(jnp.arange(24), TEXTS)
     batch = SIMCSE.batch(jax.random.key(1), examples)
-    same(batch.first, TEXTS)
-    same(batch.second, TEXTS)
+    assert_equal(batch.first, TEXTS)
+    assert_equal(batch.second, TEXTS)
     got, (after, _) = in_one(SIMCSE.loss, params, model_state, batch, ctx(24))
     both = jax.tree.map(lambda x: jnp.concatenate([x, x]), TEXTS)
     z, rest = apply(NET, params, model_state, both, train=True)
     other_run = in_one(SIMCSE.init, jax.random.key(1))[1]
     assert not np.array_equal(model_state["dropout_key"], other_run["dropout_key"])
-    same(after, rest)
+    assert_equal(after, rest)
     z = normalized(z)
     assert np.all(np.abs(z[:24] - z[24:]).max(axis=1) > 1e-3)
     e = np.exp(z @ z.T / 0.2)
@@ -51,11 +51,11 @@ def test_the_loss_is_that_of_two_dropouts_of_each_text():
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
-def test_the_averaged_network_has_dropout_of_its_own():
+def test_target_network_has_independent_dropout():
     """Otherwise the key would equal the query as long as the two networks are equal."""
     task = tasks.MoCo(NET, leave, dim=12, queue=32)
     params, model_state = in_one(task.init, jax.random.key(0))
-    same(params, model_state.target)
+    assert_equal(params, model_state.target)
     assert not np.array_equal(
         model_state.network_state["dropout_key"], model_state.target_state["dropout_key"]
     )
@@ -66,21 +66,21 @@ def test_the_averaged_network_has_dropout_of_its_own():
 
 
 @pytest.mark.parametrize("kind", [SimCLR, tasks.MoCo, tasks.BYOL])
-def test_training_starts_from_given_parameters(kind):
+def test_init_starts_from_pretrained_parameters(kind):
     network = Network(BackboneWithHead(SMALL, Projection((6,), norm=False)))
     given = initial(NET, 9)[0]
     more = {tasks.MoCo: {"dim": 6, "queue": 32}, tasks.BYOL: {"predictor": LINEAR}}
     task = kind(network, leave, pretrained={"backbone": given}, **more.get(kind, {}))
     params, model_state = in_one(task.init, jax.random.key(0))
-    started, _ = task.network_variables(params, model_state)
-    same(started["backbone"], given)
+    network_params, _ = task.network_variables(params, model_state)
+    assert_equal(network_params["backbone"], given)
     plain = initial(network)[0]
-    assert jax.tree.structure(started) == jax.tree.structure(plain)
+    assert jax.tree.structure(network_params) == jax.tree.structure(plain)
     if kind is not SimCLR:
-        same(model_state.target, started)
+        assert_equal(model_state.target, network_params)
 
 
-def test_given_parameters_must_fit():
+def test_rejects_mismatched_pretrained_parameters():
     wrong = {
         "must name parameters of the network, got": {"head": {}},
         r"must have norm/scale of shape \(12,\), got \(5,\)": {"norm": {"scale": jnp.zeros(5)}},
@@ -92,7 +92,7 @@ def test_given_parameters_must_fit():
             replace(SIMCSE, pretrained=given).init(jax.random.key(0))
 
 
-def test_fine_tuning_drops_out_and_evaluation_does_not():
+def test_finetuning_applies_dropout_and_evaluation_does_not():
     backbone = initial(NET)
     task = Classification(NET, leave, backbone, dim=12, n_classes=2, finetune=True)
     params, before = in_one(task.init, jax.random.key(0))
@@ -103,11 +103,11 @@ def test_fine_tuning_drops_out_and_evaluation_does_not():
     first, (after, _) = loss(params, before, batch, ctx(24))
     assert not np.array_equal(after["dropout_key"], before["dropout_key"])
     assert loss(params, after, batch, ctx(24))[0] != first
-    same(*(in_one(task.logits, params, state, TEXTS) for state in (before, after)))
+    assert_equal(*(in_one(task.logits, params, state, TEXTS) for state in (before, after)))
     assert replace(task, finetune=False).init(jax.random.key(0))[1] == {}
 
 
-def test_the_rate_falls_along_a_line():
+def test_linear_schedule_decays_after_warm_up():
     optimizer = Optimizer(2.0, decay=0.0, warm_up=0.25, n_steps=8, schedule=train.linear)
     got = [float(optimizer.rate(step)) for step in range(9)]
     # The schedule of BERT's code after the warm-up: the line that starts at the first step.
@@ -119,7 +119,7 @@ def test_the_rate_falls_along_a_line():
 OWN = np.array([0, 1, 0, 2, 2, 0, 1, 2, 0, 0, 5])  # class 5 has one example, 3 and 4 none
 
 
-def test_keys_are_drawn_by_frequency():
+def test_class_pool_samples_positives_and_negatives_uniformly():
     """Samples another example of the class, or one of the other classes, uniformly."""
     pool = ClassPool.from_labels(LabelledExamples(jnp.arange(11), jnp.asarray(OWN)))
     draw = jax.jit(pool.sample_pairs)
@@ -135,7 +135,7 @@ def test_keys_are_drawn_by_frequency():
                 assert stats.chisquare(counts[among]).pvalue > 1e-5
 
 
-def test_queries_are_drawn_uniformly():
+def test_resampled_batches_draw_uniformly():
     batches = tasks.ResampledBatches(jnp.arange(7.0), n_draws=5000)
     steps = batches.epoch(jax.random.key(0), TrainConfig(64))
     places = np.asarray(steps.indices)[np.asarray(steps.where)]
@@ -153,7 +153,7 @@ def triplets(**more):
 
 
 @pytest.mark.parametrize("n_real", [6, 4])
-def test_the_loss_of_triplets_is_that_of_the_paper(n_real):
+def test_class_triplets_match_published_loss(n_real):
     """Softmax over both matrices side by side by loops, with its target on the left diagonal."""
     z = np.random.default_rng(3).normal(size=(18, 5))
     task = replace(triplets(), network=Given(z), hyperparams={"temperature": 0.07})
@@ -174,19 +174,19 @@ def test_the_loss_of_triplets_is_that_of_the_paper(n_real):
     np.testing.assert_allclose(metrics["false_negatives"], is_same[others].mean(), rtol=1e-6)
 
 
-def test_a_batch_of_triplets_is_of_those_examples():
+def test_triplet_batch_holds_given_queries_and_labels():
     pool = ClassPool.from_labels(LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS)))
     task = ClassTriplets(NORMED, lambda key, x: x, pool=pool)
     places = jnp.arange(0, 64, 4)
     batch = in_one(task.batch, jax.random.key(0), train.Batch(places, None))
-    same(batch.query, POINTS[places])
-    of = {tuple(x): y for x, y in zip(POINTS.tolist(), LABELS, strict=True)}
-    found = [of[tuple(x)] for part in batch[:3] for x in np.asarray(part).tolist()]
-    same(batch.labels, found)
+    assert_equal(batch.query, POINTS[places])
+    label_of = {tuple(x): y for x, y in zip(POINTS.tolist(), LABELS, strict=True)}
+    found = [label_of[tuple(x)] for part in batch[:3] for x in np.asarray(part).tolist()]
+    assert_equal(batch.labels, found)
     assert not np.any(np.all(batch.pos == batch.query, axis=1))
 
 
-def test_pools_must_have_labels_and_classes():
+def test_class_pool_rejects_missing_labels_and_single_class():
     with raises(ValueError, match="`data` must have a class for every example, got a negative"):
         ClassPool.from_labels(LabelledExamples(jnp.arange(2), jnp.array([0, -1])))
     with raises(ValueError, match="`data` must have two classes or more, got one"):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 binned = partial(losses.bayesian_contrastive, bins=8)
 BCL: dict[str, Any] = {"tau_plus": 0.2, "beta": 0.9}
 ALPHA = AlphaFromLabels(0.8)
-ROWS = np.arange(0, 64, 9)  # of all classes; 16 anchors of SimCLR, of all of which metrics are
+ROWS = np.arange(0, 64, 9)  # all classes occur; metrics cover all 16 anchors of SimCLR
 TASKS = {
     "SimCLR": SimCLR(LINEAR, Jitter(), BCL | {"temperature": 0.3}, binned, alpha=ALPHA),
     "CLIP": CLIP(LINEAR, LINEAR, 0.3, 0.0, binned, BCL, augment_first=Jitter()),
@@ -37,19 +37,19 @@ def batch_of(task, seed=1):
 
 @pytest.mark.parametrize("tile", [3, "fused"])
 @pytest.mark.parametrize("name", TASKS)
-def test_loss_gradients_state_and_metrics(name, tile):
+def test_tiled_step_matches_full_score_matrix(name, tile):
     """The last two examples are padding."""
     task = TASKS[name]
     params, model_state = in_one(task.init, jax.random.key(0))
     batch = batch_of(task)
 
-    def of(tile):
+    def value_and_gradients(tile):
         tiled = replace(task, tile=tile)
         return jax.jit(jax.value_and_grad(tiled.loss, has_aux=True))(
             params, model_state, batch, ctx(len(ROWS), len(ROWS) - 2)
         )
 
-    got, want = of(tile), of(None)
+    got, want = value_and_gradients(tile), value_and_gradients(None)
     metrics = want[0][1][1]
     assert 0 < metrics["false_negatives"] < 1
     if name == "CLIP":  # metrics of all scores have both directions
@@ -59,7 +59,7 @@ def test_loss_gradients_state_and_metrics(name, tile):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_kernels_of_fused_losses_are_those_of_a_tpu(name):
+def test_fused_losses_use_kernels_on_tpu_only(name):
     task = replace(TASKS[name], tile="fused")
     params, model_state = in_one(task.init, jax.random.key(0))
     args = params, model_state, batch_of(task), ctx(len(ROWS), len(ROWS))
@@ -74,7 +74,7 @@ class _OwnLosses(SimCLR):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_cannot_be_tiled_is_refused():
+def test_rejects_unsupported_tiles():
     tiles: list[Any] = [0, True, "all", 2.0]
     for tile in tiles:
         with raises(ValueError, match="`tile` must be a positive integer, 'fused' or None, got"):

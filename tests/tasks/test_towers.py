@@ -27,15 +27,15 @@ BCL = {"tau_plus": 0.25, "beta": 0.9}
 T = 0.07
 
 
-def expected(loss_fn, n_real=6, left_out=((0, 0),), t=T, **hyper):
-    """Mean of the losses of rows and columns of the score matrix, each without the others."""
+def expected(loss_fn, n_real=6, excluded=((0, 0),), t=T, **hyper):
+    """Mean loss over the rows and columns of the score matrix, without the excluded pairs."""
     s = (unit(X) @ unit(Y).T)[:n_real, :n_real]
     keep = ~np.eye(n_real, dtype=bool)
-    keep[tuple(zip(*left_out))] = False
+    keep[tuple(zip(*excluded))] = False
     pos, neg = np.tile(np.diag(s), 2), np.concatenate([s, s.T])
     where = jnp.asarray(np.concatenate([keep, keep.T]))
-    of = partial(loss_fn, where=where, temperature=t, **hyper)
-    return jax.jit(of)(jnp.float32(pos), jnp.float32(neg))
+    loss_of_scores = partial(loss_fn, where=where, temperature=t, **hyper)
+    return jax.jit(loss_of_scores)(jnp.float32(pos), jnp.float32(neg))
 
 
 LOSSES = {
@@ -48,7 +48,7 @@ LOSSES = {
 }
 
 
-def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
+def evaluate_task(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
     """Returns the loss of these embeddings, the updated model state, and metrics."""
     task = dataclasses.replace(task, first=Given(xy[0]), second=Given(xy[1]))
     params, start = in_one(TOWERS.init, jax.random.key(0))
@@ -70,32 +70,32 @@ def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("tile", [None, 2])
-def test_every_loss_is_that_of_both_directions(name, tile):
+def test_losses_average_both_directions(name, tile):
     """The mean over rows and columns; padding is excluded from the negatives."""
     loss_fn, hyper = LOSSES[name]
     task = CLIP(LINEAR, LINEAR, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
-    np.testing.assert_allclose(of_given(task, 4)[0], expected(loss_fn, 4, **hyper), rtol=1e-4)
+    np.testing.assert_allclose(evaluate_task(task, 4)[0], expected(loss_fn, 4, **hyper), rtol=1e-4)
 
 
 @pytest.mark.parametrize("tile", [None, 4])
-def test_equals_can_be_left_out(tile):
+def test_exclude_equal_removes_pairs_with_equal_labels(tile):
     """Pairs with equal labels are not negatives of each other; unknown labels match none."""
     task = CLIP(LINEAR, LINEAR, exclude_equal=True, tile=tile)
     equal = {(0, 2), (2, 0), (1, 4), (4, 1)}
-    loss, _, metrics = of_given(task)
-    np.testing.assert_allclose(loss, expected(losses.info_nce, left_out=equal), rtol=1e-5)
+    loss, _, metrics = evaluate_task(task)
+    np.testing.assert_allclose(loss, expected(losses.info_nce, excluded=equal), rtol=1e-5)
     np.testing.assert_allclose(metrics["false_negatives"], 4 / 20)
     two_unknown = np.array([0, 1, 0, -2, -2, -1])
-    loss = of_given(task, labels=two_unknown)[0]
-    want = expected(losses.info_nce, left_out={(0, 2), (2, 0)})
+    loss = evaluate_task(task, labels=two_unknown)[0]
+    want = expected(losses.info_nce, excluded={(0, 2), (2, 0)})
     np.testing.assert_allclose(loss, want, rtol=1e-5)
     with raises(ValueError, match=r"tasks\.LabelledExamples with `exclude_equal`"):
-        of_given(task, labels=None)
+        evaluate_task(task, labels=None)
 
 
 @pytest.mark.parametrize("tile", [None, 2])
 @pytest.mark.parametrize("n_real", [6, 4])
-def test_metrics_by_labels(tile, n_real):
+def test_label_metrics_match_reference(tile, n_real):
     s = (unit(X) @ unit(Y).T)[:n_real, :n_real]
     own = OWN[:n_real]
     known = (own >= 0)[:, None] & (own >= 0) & ~np.eye(n_real, dtype=bool)
@@ -109,10 +109,10 @@ def test_metrics_by_labels(tile, n_real):
         for i in range(n_real) if len(set(same[i][known[i]])) == 2
     ]  # fmt: skip
     aucs = by_rows if tile else [*by_rows, *by_columns]
-    loss, _, metrics = of_given(CLIP(LINEAR, LINEAR, tile=tile), n_real)
+    loss, _, metrics = evaluate_task(CLIP(LINEAR, LINEAR, tile=tile), n_real)
     np.testing.assert_allclose(metrics["false_negatives"], same[known].mean(), rtol=1e-6)
     np.testing.assert_allclose(metrics["auc"], max(np.mean(aucs), 0.5), rtol=1e-6)
-    bare, _, none = of_given(CLIP(LINEAR, LINEAR, tile=tile), n_real, labels=None)
+    bare, _, none = evaluate_task(CLIP(LINEAR, LINEAR, tile=tile), n_real, labels=None)
     assert bare == loss
     assert none.keys() == {"temperature"}
 
@@ -144,16 +144,16 @@ def test_tiles_change_neither_loss_nor_gradients(name):
     )  # fmt: skip
 
 
-def test_a_temperature_among_the_hyper_parameters_is_kept():
+def test_temperature_in_hyperparams_is_not_trained():
     task = CLIP(LINEAR, LINEAR, hyperparams={"temperature": 0.5})
     params, _ = in_one(task.init, jax.random.key(0))
     assert params.keys() == {"first", "second"}
-    loss, _, metrics = of_given(task)
+    loss, _, metrics = evaluate_task(task)
     np.testing.assert_allclose(loss, expected(losses.info_nce, t=0.5), rtol=1e-5)
     assert "temperature" not in metrics
 
 
-def test_given_parameters_are_started_from():
+def test_init_starts_from_pretrained_parameters():
     """The other parameters match those initialised without pretrained ones."""
     drawn, _ = in_one(TOWERS.init, jax.random.key(0))
     kernel = drawn["second"]["linear"]["kernel"]
@@ -167,7 +167,7 @@ def test_given_parameters_are_started_from():
             CLIP(LINEAR, LINEAR, pretrained=given).init(jax.random.key(0))
 
 
-def test_what_is_learned_of_the_loss_is_told():
+def test_learned_hyperparams_reports_temperature_and_bias():
     task = CLIP(LINEAR, LINEAR, 0.1, 0.05, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
     params, _ = in_one(task.init, jax.random.key(0))
     assert task.learned_hyperparams(params)["temperature"] == pytest.approx(0.1)
@@ -182,7 +182,7 @@ def test_what_is_learned_of_the_loss_is_told():
 
 
 @pytest.mark.parametrize("tile", [None, 3])
-def test_alpha_is_measured_by_labels(tile):
+def test_alpha_is_measured_from_labels(tile):
     """α is 0.5 in the first step, and the AUC of that step in the second."""
     task = CLIP(
         LINEAR, LINEAR, T, loss_fn=losses.bayesian_contrastive, hyperparams=BCL,
@@ -190,15 +190,15 @@ def test_alpha_is_measured_by_labels(tile):
     )  # fmt: skip
     _, start = in_one(task.init, jax.random.key(0))
     assert isinstance(start, AlphaState)
-    loss, one, first = of_given(task, model_state=start)
-    _, _, second = of_given(task, model_state=one, xy=(Y, X))
+    loss, one, first = evaluate_task(task, model_state=start)
+    _, _, second = evaluate_task(task, model_state=one, xy=(Y, X))
     assert first["alpha"] == 0.5
     np.testing.assert_allclose(second["alpha"], first["auc"], rtol=1e-6)
     want = expected(losses.bayesian_contrastive, **BCL, alpha=0.5)
     np.testing.assert_allclose(loss, want, rtol=1e-4)
 
 
-def test_halves_are_augmented_each_in_its_way():
+def test_towers_have_separate_augmentations():
     """The first is sampled again, the second is fixed; both are plain when embedded."""
     task = CLIP(LINEAR, LINEAR, augment_first=Jitter(0.5))
     x, y = (jnp.asarray(half[:5]) for half in PAIRS)
@@ -215,14 +215,14 @@ def test_halves_are_augmented_each_in_its_way():
         fit(CLIP(LINEAR, LINEAR, augment_second=0.3), PAIRS, epochs=1)
 
 
-def test_clip_by_its_own_name_is_info_nce():
+def test_clip_contrastive_equals_info_nce():
     assert CLIP(LINEAR, LINEAR, loss_fn=losses.clip_contrastive) == TOWERS
     square = jnp.asarray(unit(X) @ unit(Y).T, jnp.float32)
     want = losses.clip_contrastive(square, temperature=T)
-    np.testing.assert_allclose(of_given(TOWERS)[0], want, rtol=1e-5)
+    np.testing.assert_allclose(evaluate_task(TOWERS)[0], want, rtol=1e-5)
 
 
-def test_bad_arguments_are_named():
+def test_rejects_invalid_arguments():
     for change, message in (
         (
             {"bias": 1.0, "hyperparams": {"bias": 1.0}, "loss_fn": losses.sigmoid_contrastive},
@@ -240,7 +240,7 @@ def test_bad_arguments_are_named():
 
 
 def temporary_bytes(tile, n):
-    """Compares the value and the gradients with respect to both networks."""
+    """Bytes of temporaries for the loss and its gradients with respect to both networks."""
     task = CLIP(LINEAR, LINEAR, tile=tile)
     params, model_state = in_one(task.init, jax.random.key(0))
     batch = ViewBatch(*(jax.ShapeDtypeStruct((n, 6), jnp.float32) for _ in range(2)))
@@ -252,7 +252,7 @@ def temporary_bytes(tile, n):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-def test_memory_is_that_of_a_tile():
+def test_tiles_avoid_full_score_matrix_in_memory():
     square = 2048**2 * 4
     assert temporary_bytes(None, 2048) > square
     assert 5 * temporary_bytes(16, 2048) < square

@@ -22,32 +22,32 @@ def fit(**given):
     return tasks.fit_ranking(parts.train, parts.valid, **{**settings, **given})
 
 
-def test_the_search_returns_the_complete_training_of_the_best_candidate():
+def test_search_returns_full_training_of_best_candidate():
     rates = (1e-6, 3e-2, 1e-3)
     tune = tasks.Tuning({LR: rates}, rungs=(0.5, 1.0), at_once=2)
-    found = fit(tune=tune, seeds=[3, 4])
-    assert found.tuning.points == [{LR: rate} for rate in rates]
-    assert found.tuning.point == {LR: 3e-2}
-    assert found.tuning.epochs == (10, 20)
-    assert found.n_runs == 2
+    fitted = fit(tune=tune, seeds=[3, 4])
+    assert fitted.tuning.points == [{LR: rate} for rate in rates]
+    assert fitted.tuning.point == {LR: 3e-2}
+    assert fitted.tuning.epochs == (10, 20)
+    assert fitted.n_runs == 2
     # The same training alone. The runs of the last rung were trained with those of another point.
     alone = fit(seeds=[3, 4], sweep={LR: np.full(2, 3e-2)})
-    np.testing.assert_allclose(found.best_score, alone.best_score, rtol=1e-4)
-    np.testing.assert_array_equal(found.best_epoch, alone.best_epoch)
-    assert [entry["epoch"] for entry in found.history] == [e["epoch"] for e in alone.history]
-    assert all(len(entry["loss"]) == 2 for entry in found.history)
+    np.testing.assert_allclose(fitted.best_score, alone.best_score, rtol=1e-4)
+    np.testing.assert_array_equal(fitted.best_epoch, alone.best_epoch)
+    assert [entry["epoch"] for entry in fitted.history] == [e["epoch"] for e in alone.history]
+    assert all(len(entry["loss"]) == 2 for entry in fitted.history)
     chosen = train.select_best(alone, 2)
-    np.testing.assert_allclose(found.tuning.halving.score, chosen.score, rtol=1e-4)
+    np.testing.assert_allclose(fitted.tuning.halving.score, chosen.score, rtol=1e-4)
     layout = metrics.eval_layout(split().train, split().valid)
-    values = metrics.evaluate(models.inner_scores, found.tables(1), layout, ks=(5,))
-    np.testing.assert_allclose(np.mean(values["ndcg@5"]), found.best_score[1], rtol=1e-5)
+    values = metrics.evaluate(models.inner_scores, fitted.tables(1), layout, ks=(5,))
+    np.testing.assert_allclose(np.mean(values["ndcg@5"]), fitted.best_score[1], rtol=1e-5)
 
 
-def test_a_point_that_diverges_loses():
+def test_search_does_not_select_diverged_candidate():
     tune = tasks.Tuning({LR: (1e30, 1e-2)}, at_once=1)
-    found = fit(tune=tune, optimizer=train.Optimizer(1e-3, 0.0, rule=train.sgd_l2))
-    assert found.tuning.point == {LR: 1e-2}
-    assert np.isnan(found.tuning.halving.trained[0].scores[0])
+    fitted = fit(tune=tune, optimizer=train.Optimizer(1e-3, 0.0, rule=train.sgd_l2))
+    assert fitted.tuning.point == {LR: 1e-2}
+    assert np.isnan(fitted.tuning.halving.trained[0].scores[0])
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_a_point_that_diverges_loses():
         ({"hooks": [train.Callback()]}, "`hooks` must be empty with `tune`"),
     ],
 )
-def test_arguments_that_contradict_a_search(given, message):
+def test_rejects_arguments_incompatible_with_search(given, message):
     with raises(ValueError, match=re.escape(message)):
         fit(**{"tune": tasks.Tuning({LR: (0.1,)}), **given})
 
 
-def test_a_search_needs_validation_data():
+def test_search_requires_validation_data():
     with raises(ValueError, match=re.escape("`valid` must be given with `tune`, got None.")):
         tasks.fit_ranking(split().train, loss=losses.bpr, tune=tasks.Tuning({LR: (0.1,)}))
 
@@ -80,6 +80,6 @@ def test_a_search_needs_validation_data():
         ({"at_once": 0}, "`at_once` must"),
     ],
 )
-def test_refusals(given, message):
+def test_tuning_rejects_invalid_arguments(given, message):
     with raises(ValueError, match=re.escape(message)):
         tasks.Tuning(**{"space": {LR: (0.1,)}, **given})
