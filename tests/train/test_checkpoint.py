@@ -1,4 +1,4 @@
-"""Checkpoints come back as they went, and a broken one says so."""
+"""Checkpoints: round trips, failed writes, and errors for invalid files."""
 
 import os
 
@@ -33,7 +33,7 @@ def test_round_trip(tmp_path, tree):
     assert sorted(flat) == ["a/b", "a/c", "d/0", "d/1", "e"]
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, tree, monkeypatch):
+def test_failed_write_keeps_previous_file(tmp_path, tree, monkeypatch):
     path = tmp_path / "state.npz"
     save_checkpoint(path, tree, {"epoch": 1})
 
@@ -47,7 +47,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, tree, monkeypatch):
 
 
 @pytest.mark.parametrize("keep", [0, 1, 30, 200, -1, -30])
-def test_a_truncated_file_is_named(tmp_path, tree, keep):
+def test_rejects_truncated_file(tmp_path, tree, keep):
     path = tmp_path / "state.npz"
     save_checkpoint(path, tree, {})
     path.write_bytes(path.read_bytes()[:keep])
@@ -55,7 +55,7 @@ def test_a_truncated_file_is_named(tmp_path, tree, keep):
         load_checkpoint(path, tree)
 
 
-def test_a_pickle_is_never_loaded(tmp_path):
+def test_rejects_pickled_objects(tmp_path):
     path = tmp_path / "state.npz"
     np.savez(path, header=np.array([{"meta": 1}], dtype=object))
     with raises(ValueError, match="expected a complete checkpoint"):
@@ -64,7 +64,7 @@ def test_a_pickle_is_never_loaded(tmp_path):
         save_checkpoint(path, {"a": np.array([None])}, {})
 
 
-def test_other_arrays_than_expected_are_named(tmp_path):
+def test_load_rejects_mismatched_arrays(tmp_path):
     path = tmp_path / "state.npz"
     save_checkpoint(path, {"a": np.zeros((2, 3), np.float32)}, {})
     with raises(ValueError, match=r"expected the arrays \['b'\], got \['a'\]"):
@@ -77,7 +77,7 @@ def test_other_arrays_than_expected_are_named(tmp_path):
         load_checkpoint(tmp_path / "none.npz")
 
 
-def test_leaves_may_have_any_names_but_not_the_same(tmp_path):
+def test_accepts_any_leaf_names_but_rejects_duplicates(tmp_path):
     tree = {"file": np.ones(2), "allow_pickle": np.zeros(1), "a": {"b": np.arange(3)}}
     save_checkpoint(tmp_path / "x.npz", tree, {})
     got, _ = load_checkpoint(tmp_path / "x.npz", tree)

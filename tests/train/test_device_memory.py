@@ -1,4 +1,4 @@
-"""Training that cannot fit into the memory of a device is refused before it starts."""
+"""Check that a training fits into device memory, before it starts."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 class Device:
-    """A device that states its memory."""
+    """A device with a given memory limit."""
 
     def __init__(self, limit, platform="gpu"):
         self.limit, self.platform = limit, platform
@@ -36,8 +36,8 @@ def check(limit, optimizer, platform="gpu", mesh=None, n_rows=(600, 400)):
     if mesh is not None:
         tables = tuple(((jax.tree_util.DictKey(k),), n) for k, n in zip(("users", "items"), n_rows))
         sharding = Sharding(mesh, tables, isinstance(optimizer, train.RowOptimizer))
-    made = jax.eval_shape(init)
-    check_device_memory(Device(limit, platform), lambda: made, (), optimizer, sharding)
+    states = jax.eval_shape(init)
+    check_device_memory(Device(limit, platform), lambda: states, (), optimizer, sharding)
 
 
 TABLES = 1000 * 64 * 4
@@ -54,13 +54,13 @@ ROWS = 3 * TABLES + 1000 * 4 * 4
         (train.Optimizer(1e-3), "gpu", 4 * TABLES),
     ],
 )
-def test_the_state_and_temporary_tables_must_fit(optimizer, platform, needed):
+def test_rejects_state_and_temporaries_beyond_memory_limit(optimizer, platform, needed):
     check(needed + 100, optimizer, platform)
     with raises(ValueError, match="`task` must fit into .* per device, got at least .*"):
         check(needed - 1, optimizer, platform)
 
 
-def test_tables_that_are_packed_in_place_need_no_second_copy(monkeypatch):
+def test_tables_packed_in_place_need_no_second_copy(monkeypatch):
     """A table of 896 rows of whole tiles; one of 104 rows is copied, with its state."""
     monkeypatch.setattr("crl_jax.train.rows._packed.IN_PLACE", 128)
     copied = 104 * (3 * 64 * 4 + 4 * 4)
@@ -69,7 +69,7 @@ def test_tables_that_are_packed_in_place_need_no_second_copy(monkeypatch):
         check(ROWS + copied - 1, train.RowOptimizer(1e-3), "tpu", n_rows=(896, 104))
 
 
-def test_each_device_of_a_mesh_has_a_part():
+def test_mesh_divides_required_memory_between_devices():
     devices = np.array(jax.devices()[:8])
     mesh = jax.sharding.Mesh(devices.reshape(2, 4), ("data", "table"))
     for optimizer, needed in (
@@ -80,7 +80,7 @@ def test_each_device_of_a_mesh_has_a_part():
             check(needed - 1, optimizer, mesh=mesh)
 
 
-def test_a_training_is_refused_before_it_starts(monkeypatch):
+def test_fit_rejects_excessive_memory_before_first_epoch(monkeypatch):
     from crl_jax.train import _fit
 
     own = _fit.check_device_memory

@@ -65,7 +65,7 @@ class Line(train.Task):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class VectorLine(Line):
-    """The same with vectors of one number as parameters."""
+    """Variant of `Line` with parameters of shape (1,)."""
 
     def init(self, key):
         params, model_state = super().init(key)
@@ -95,7 +95,7 @@ def keys_as_bits(model_state):
     return {**model_state, "key": jax.random.key_data(model_state["key"])}
 
 
-def steps_by_hand(batches, learning_rate):
+def reference_steps(batches, learning_rate):
     """Gradient descent on given batches of examples, in float64."""
     slope = offset = 0.0
     for rows in batches:
@@ -107,7 +107,7 @@ def steps_by_hand(batches, learning_rate):
     return slope, offset
 
 
-def test_a_task_that_is_not_ours_is_trained():
+def test_trains_custom_task():
     fitted = line(epochs=60)
     np.testing.assert_allclose(fitted.run()["slope"], 3, atol=1e-3)
     np.testing.assert_allclose(fitted.run()["offset"], 1, atol=1e-3)
@@ -117,18 +117,18 @@ def test_a_task_that_is_not_ours_is_trained():
     assert fitted.state.model_state["seen"][0] == 60 * 50
 
 
-def test_batches_from_the_host_are_steps_like_others():
-    """Also for a partial batch; the order is that of the iterator."""
+def test_host_batches_match_reference_steps():
+    """The last batch is partial; the order is that of the iterator."""
     cuts = [np.arange(i, min(i + 8, N)) for i in range(0, N, 8)]
     batches = HostBatches(lambda epoch: ((X[rows], (3 * X + 1)[rows]) for rows in cuts), chunk=3)
     fitted = line(batches=batches, epochs=2)
-    slope, offset = steps_by_hand(cuts * 2, 0.1)
+    slope, offset = reference_steps(cuts * 2, 0.1)
     np.testing.assert_allclose(fitted.run()["slope"], slope, rtol=1e-5)
     np.testing.assert_allclose(fitted.run()["offset"], offset, rtol=1e-5)
     assert fitted.state.model_state["seen"][0] == 2 * N
 
 
-def test_arrays_on_the_host_are_visited_once_per_epoch():
+def test_host_arrays_are_visited_once_per_epoch():
     data = {"x": X, "y": (3 * X + 1,)}
     batches = HostBatches.from_arrays(data, 8, seed=1)
     assert batches.n == N
@@ -151,13 +151,13 @@ def test_arrays_on_the_host_are_visited_once_per_epoch():
 
 
 @pytest.mark.parametrize("sizes", [(9,), (8, 0), ()])
-def test_batches_from_the_host_that_cannot_be_are_refused(sizes):
+def test_rejects_invalid_host_batches(sizes):
     batches = HostBatches(lambda epoch: ((X[:size], X[:size]) for size in sizes))
     with raises(ValueError, match="must hold"):
         line(batches=batches, epochs=1)
 
 
-def test_gradients_are_averaged_over_the_examples_of_all_batches():
+def test_accumulated_gradients_match_large_batch():
     """Three gradients of 8, 8 and 8 equal one of 24; the last update has only 2 examples."""
     parts, whole = line(config=TrainConfig(8, accumulate=3)), line(config=TrainConfig(24))
     for name, value in whole.run().items():
@@ -168,7 +168,7 @@ def test_gradients_are_averaged_over_the_examples_of_all_batches():
     assert parts.state.model_state["updates"][0] == whole.state.model_state["updates"][0] == 15
 
 
-def test_a_loss_in_bfloat16_moves_parameters_in_float32():
+def test_bfloat16_loss_updates_float32_parameters():
     config = TrainConfig(8, compute_dtype="bfloat16")
     half, full = line(task=VectorLine(), config=config), line()
     assert half.run()["slope"].dtype == jnp.float32
@@ -179,12 +179,12 @@ def test_a_loss_in_bfloat16_moves_parameters_in_float32():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "half-precision"])
-def test_compute_dtypes_that_are_not_floating_are_refused(dtype):
+def test_rejects_non_floating_compute_dtype(dtype):
     with raises(ValueError, match=f"`compute_dtype` must be a floating dtype, .* got '{dtype}'"):
         TrainConfig(8, compute_dtype=dtype)
 
 
-def test_many_devices_give_what_one_gives():
+def test_multiple_devices_match_single_device():
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     one, many = line(), line(config=TrainConfig(8, mesh=mesh))
     for name, value in one.run().items():
@@ -195,18 +195,18 @@ def test_many_devices_give_what_one_gives():
         devices = np.array(jax.devices()[:8]).reshape(8, *[1] * (len(axes) - 1))
         with raises(ValueError, match=r"`mesh` must have an axis data.*table"):
             line(config=TrainConfig(8, mesh=Mesh(devices, axes)))
-    stated = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    explicit_mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
     with raises(ValueError, match=r"`mesh` must have axes of type Auto.*got axes Explicit"):
-        line(config=TrainConfig(8, mesh=stated))
+        line(config=TrainConfig(8, mesh=explicit_mesh))
 
 
-def test_a_loss_is_traced_with_the_mesh_at_hand():
+def test_loss_is_traced_with_mesh_in_context():
     """Gradients of convolutions depend on it."""
     seen = []
 
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass(frozen=True)
-    class Watched(Line):
+    class MeshRecorder(Line):
         def loss(self, *args):
             seen.append(batch_mesh(8))
             return super().loss(*args)
@@ -214,12 +214,12 @@ def test_a_loss_is_traced_with_the_mesh_at_hand():
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     for plan, known in ((TrainConfig(8, mesh=mesh), mesh.abstract_mesh), (TrainConfig(8), None)):
         seen.clear()
-        line(task=Watched(), config=plan)
+        line(task=MeshRecorder(), config=plan)
         assert set(seen) == {known}
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_runs_differ_in_leaves_of_task_and_optimiser(batched, monkeypatch):
+def test_sweeps_leaves_of_task_and_optimizer(batched, monkeypatch):
     monkeypatch.setattr(train._fit, "fits_batched", lambda *_: batched)
     rates, slopes = [0.1, 0.05], [0.0, 2.0]
     sweep = {"optimizer.learning_rate": rates, "task.slope": slopes}
@@ -236,7 +236,7 @@ def test_runs_differ_in_leaves_of_task_and_optimiser(batched, monkeypatch):
         line(sweep={"optimizer.learning_rate": [1.0, -2.0]})
 
 
-def test_a_processor_trains_large_runs_one_by_one():
+def test_large_runs_are_not_batched():
     wide = Line(slope=jnp.zeros(2**17 - 1))
     runs = {"seed": jnp.arange(3, dtype=jnp.uint32)}
     for task, want in ((Line(), True), (wide, True), (Line(slope=jnp.zeros(2**18)), False)):
@@ -244,10 +244,10 @@ def test_a_processor_trains_large_runs_one_by_one():
         states = train._epoch.RunStates(state, (), jnp.zeros(3, bool))
         assert train._epoch.fits_batched(states) == want
         single = jax.tree.map(lambda leaf: leaf[:1], states)
-        assert train._epoch.fits_batched(single)  # is not batched in any case
+        assert train._epoch.fits_batched(single)  # a single run is not batched in any case
 
 
-def test_runs_with_row_updates_share_the_program_of_a_single_run_where_copies_are_small(
+def test_runs_with_row_updates_are_batched_only_if_copies_are_large(
     monkeypatch,
 ):
     """A program of several runs would map them sequentially."""
@@ -260,7 +260,7 @@ def test_runs_with_row_updates_share_the_program_of_a_single_run_where_copies_ar
     assert train._epoch.fits_batched(states, is_row=True)
 
 
-def test_runs_by_threads_share_the_program_of_a_single_run(monkeypatch):
+def test_threaded_runs_share_program_of_single_run(monkeypatch):
     def programs():
         return sum(each._cache_size() for each in train._epoch.run_epochs._programs.values())
 
@@ -271,7 +271,7 @@ def test_runs_by_threads_share_the_program_of_a_single_run(monkeypatch):
     assert programs() == before + 1
 
 
-def test_runs_by_threads_are_compiled_with_the_settings_of_the_caller(monkeypatch):
+def test_threaded_runs_use_jax_settings_of_caller(monkeypatch):
     """Threads execute them, and type promotion is a setting of each thread."""
 
     @jax.tree_util.register_dataclass
@@ -288,7 +288,7 @@ def test_runs_by_threads_are_compiled_with_the_settings_of_the_caller(monkeypatc
     np.testing.assert_array_equal(found.params["slope"], line(sweep=sweep).params["slope"])
 
 
-def test_an_equal_call_compiles_nothing(compiled):
+def test_equal_call_does_not_recompile(compiled):
     line(epochs=3)
     compiled.clear()
     line(epochs=4, task=Line(0.5), seeds=3)
@@ -305,7 +305,7 @@ class Weak(Line):
         return {"slope": jnp.asarray(0.0), "offset": jnp.full((), 0.0)}, super().init(key)[1]
 
 
-def test_the_second_epoch_compiles_nothing(compiled):
+def test_second_epoch_does_not_recompile(compiled):
     after_first = []
 
     def see(entry):
@@ -319,7 +319,7 @@ def test_the_second_epoch_compiles_nothing(compiled):
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_options_of_the_compiler_change_no_bits_of_a_small_training():
+def test_compiler_options_do_not_change_small_training():
     """Larger trainings may differ: longer vectors are summed in another order."""
     plan, batches = TrainConfig(8), ArrayBatches(DATA)
 
@@ -327,20 +327,20 @@ def test_options_of_the_compiler_change_no_bits_of_a_small_training():
         steps = batches.epoch(jax.random.fold_in(state.key, number), plan)
         return train.run_steps(Line(), SGD, state, steps, config=plan, data=batches.data)[0]
 
-    def trained(step):
+    def run_training(step):
         state = jax.tree.map(jnp.copy, train.initial_state(Line(), SGD, 0))
         for number in range(5):
             given, state = state, step(state, number)
         return given, state
 
-    given, ours = trained(train.jit(epoch, donate_argnums=0))
-    _, plain = trained(jax.jit(epoch))
+    given, ours = run_training(train.jit(epoch, donate_argnums=0))
+    _, plain = run_training(jax.jit(epoch))
     jax.tree.map(np.testing.assert_array_equal, ours.params, plain.params)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given.params))  # jit's own options
 
 
 @pytest.mark.parametrize("kind", ["adam, warmed up", "optax's own schedule"])
-def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
+def test_learning_rate_follows_schedule_at_each_step(kind):
     """A loss whose gradient is 1: the parameter accumulates the learning rates."""
 
     class Slope(Line):
@@ -360,7 +360,7 @@ def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
 
 
 @pytest.mark.parametrize("host", [False, True])
-def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
+def test_resumes_parameters_and_states_after_kill(tmp_path, host):
     batches = ArrayBatches(DATA)
     if host:
         batches = HostBatches(lambda epoch: [(X[epoch::9], X[epoch::9])])
@@ -383,7 +383,7 @@ def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
             line(**{**settings, **change}, hooks=[train.Checkpoint(tmp_path / "state.npz")])
 
 
-def test_functions_of_one_name_are_told_apart_by_what_they_compute(tmp_path):
+def test_checkpoint_distinguishes_functions_by_computation(tmp_path):
     """Functions are static fields, leaves, and fields of the optimizer."""
 
     @jax.tree_util.register_dataclass
@@ -417,13 +417,13 @@ def test_functions_of_one_name_are_told_apart_by_what_they_compute(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["worst", "loss", "epoch", "seconds"])
-def test_names_of_metrics_are_unique(name):
+def test_rejects_duplicate_metric_names(name):
     hook = train.ValidationMetrics(lambda task, params, model_state: {name: params["slope"]})
     with raises(ValueError, match=f"`hooks` must return unique metric names, got '{name}'"):
         line(hooks=[hook])
 
 
-def test_hooks_see_what_those_before_them_measured():
+def test_hooks_read_metrics_of_previous_hooks():
     def distance(task, params, model_state):
         return {"score": -jnp.abs(params["slope"] - 2.0)}
 
@@ -460,13 +460,13 @@ def test_hooks_see_what_those_before_them_measured():
         ),
     ],
 )
-def test_bad_arguments_are_named(bad, message):
+def test_rejects_invalid_arguments(bad, message):
     with raises(ValueError, match=message):
         line(**bad)
 
 
 @pytest.mark.parametrize("data", [(X, X[:20]), (X[:20], X), (), X[:0], (X, 1.0)])
-def test_leaves_of_different_lengths_are_refused(data):
+def test_rejects_leaves_of_different_lengths(data):
     for make in (ArrayBatches, lambda data: HostBatches.from_arrays(data, 8)):
         with raises(ValueError, match="`data` must hold the same number of examples"):
             make(data)
@@ -474,12 +474,12 @@ def test_leaves_of_different_lengths_are_refused(data):
         line(batches=HostBatches(lambda epoch: [data]), epochs=1)
 
 
-def test_smaller_batches_than_the_last_are_refused():
+def test_rejects_host_batches_smaller_than_batch_size():
     with raises(ValueError, match="`batch_size` must be the number of examples of all .*got 8"):
         line(batches=HostBatches.from_arrays((X, X), 4), config=TrainConfig(8), epochs=1)
 
 
-def test_a_run_that_does_not_exist_is_refused():
+def test_run_rejects_index_out_of_range():
     fitted = line(epochs=1, seeds=[0, 1])
     assert fitted.run(-1)["slope"] == fitted.run(1)["slope"]
     for index in (2, -3):
@@ -487,7 +487,7 @@ def test_a_run_that_does_not_exist_is_refused():
             fitted.run(index)
 
 
-def test_batches_drawn_in_parts_are_those_drawn_at_once(monkeypatch):
+def test_drawing_batches_in_parts_does_not_change_training(monkeypatch):
     x = jnp.linspace(-1, 1, 50)
     task, optimizer, config = Line(noise=jnp.float32(0.1)), Optimizer(0.1), TrainConfig(4)
     state = train.initial_state(task, optimizer, jnp.uint32(0))

@@ -1,4 +1,4 @@
-"""Successive halving: which candidates survive, the limit of time, and replay."""
+"""Successive halving: surviving candidates, time limit, and resuming."""
 
 import re
 
@@ -12,7 +12,7 @@ from crl_jax.train import RungResult, successive_halving
 
 
 def trainer(quality, epochs, seconds_per_epoch=1.0):
-    """Returns a training function whose scores are those of a table, and its calls."""
+    """Returns a training function that reads its scores from a table, and a list of its calls."""
     calls = []
 
     def train_fn(rung, candidates):
@@ -29,36 +29,36 @@ def trainer(quality, epochs, seconds_per_epoch=1.0):
     st.integers(1, 5),
     st.integers(1, 4),
 )
-def test_the_best_candidate_wins_if_short_trainings_rank_like_long_ones(scores, first, factor):
+def test_selects_best_candidate_if_rungs_rank_alike(scores, first, factor):
     epochs = (first, first * (factor + 1))
     train_fn, calls = trainer([scores, scores], epochs)
     half = len(scores) // 2
     groups = [g for g in (range(half), range(half, len(scores))) if len(g)]
-    found = successive_halving(train_fn, groups, epochs)
-    assert found.best == int(np.argmax(scores))
-    assert found.score == max(scores)
+    result = successive_halving(train_fn, groups, epochs)
+    assert result.best == int(np.argmax(scores))
+    assert result.score == max(scores)
     survivors = sorted(i for rung, chosen in calls if rung == 1 for i in chosen)
     n_kept = max(1, round(len(scores) / (factor + 1)))
     assert survivors == sorted(np.argsort(scores)[::-1][:n_kept])
 
 
-def test_the_last_rung_decides():
+def test_last_rung_selects_best_candidate():
     train_fn, _ = trainer([[0.9, 0.8, 0.1, 0.2], [0.3, 0.6, 1.0, 1.0]], (2, 4))
-    found = successive_halving(train_fn, [range(4)], (2, 4))
-    assert (found.best, found.best_epoch, found.score) == (1, 4, 0.6)
-    assert found.last(0) == (1, 0.3, 4)
-    assert found.last(2) == (0, 0.1, 2)
-    assert found.last(4) is None
-    assert found.seconds == 4 * 2 + 2 * 4
+    result = successive_halving(train_fn, [range(4)], (2, 4))
+    assert (result.best, result.best_epoch, result.score) == (1, 4, 0.6)
+    assert result.last(0) == (1, 0.3, 4)
+    assert result.last(2) == (0, 0.1, 2)
+    assert result.last(4) is None
+    assert result.seconds == 4 * 2 + 2 * 4
 
 
 def test_each_label_keeps_its_best_candidate():
     short, long = [0.9, 0.8, 0.7, 0.1, 0.2, 0.6], [0.5] * 4 + [0.9, 0.5]
     train_fn, calls = trainer([short, long], (2, 4))
     labels = ["a", "a", "a", "b", "b", "c"]
-    found = successive_halving(train_fn, [range(6)], (2, 4), labels=labels)
+    result = successive_halving(train_fn, [range(6)], (2, 4), labels=labels)
     assert [chosen for rung, chosen in calls if rung == 1] == [(0, 4, 5)]
-    assert found.best == 4
+    assert result.best == 4
     train_fn, calls = trainer([short, long], (1, 4))
     successive_halving(train_fn, [range(6)], (1, 4), labels=labels)  # 6 / 4, but three labels
     assert [chosen for rung, chosen in calls if rung == 1] == [(0, 4, 5)]
@@ -68,7 +68,7 @@ def test_each_label_keeps_its_best_candidate():
 
 
 @pytest.mark.parametrize(("keep", "n_last"), [(None, 3), (1, 1), (5, 5), (9, 6)])
-def test_the_number_kept_may_be_given(keep, n_last):
+def test_keep_sets_number_of_survivors(keep, n_last):
     train_fn, calls = trainer([[0.1] * 6] * 2, (2, 4))
     successive_halving(train_fn, [range(6)], (2, 4), keep=keep)
     assert [len(chosen) for rung, chosen in calls if rung == 1] == [n_last]
@@ -77,12 +77,12 @@ def test_the_number_kept_may_be_given(keep, n_last):
 
 
 @pytest.mark.parametrize("minutes", [None, 1.0])
-def test_trainings_may_take_no_time(minutes):
+def test_accepts_trainings_of_zero_seconds(minutes):
     train_fn, _ = trainer([[0.1, 0.2], [0.3, 0.4]], (2, 4), seconds_per_epoch=0.0)
     assert successive_halving(train_fn, [range(2)], (2, 4), minutes=minutes).score == 0.4
 
 
-def test_ties_and_diverged_candidates():
+def test_ties_select_first_and_diverged_candidates_lose():
     nan = float("nan")
     train_fn, _ = trainer([[nan, 0.5, 0.5]], (3,))
     assert successive_halving(train_fn, [range(3)], (3,)).best == 1
@@ -99,7 +99,7 @@ def test_ties_and_diverged_candidates():
         (0.1 / 60, 2, 1),  # one group at least, and one complete training
     ],
 )
-def test_time_limits_the_candidates(minutes, n_first, n_last):
+def test_time_limit_reduces_candidates(minutes, n_first, n_last):
     epochs = (2, 4)
     train_fn, calls = trainer([list(range(8)), list(range(8))], epochs)
     successive_halving(train_fn, [(0, 1), (2, 3), (4, 5), (6, 7)], epochs, minutes=minutes)
@@ -108,7 +108,7 @@ def test_time_limits_the_candidates(minutes, n_first, n_last):
 
 
 @pytest.mark.parametrize("n_done", range(5))
-def test_an_interrupted_search_continues(n_done):
+def test_interrupted_search_resumes(n_done):
     epochs, groups, new = (2, 4), [(0, 1), (2, 3), (4, 5)], []
     quality = [[3, 1, 4, 1, 5, 9], [2, 7, 1, 8, 2, 8]]
     train_fn, _ = trainer(quality, epochs)
@@ -122,7 +122,7 @@ def test_an_interrupted_search_continues(n_done):
         assert after == whole
 
 
-def test_trainings_of_another_search_are_refused():
+def test_rejects_results_of_another_search():
     train_fn, _ = trainer([[1, 2]], (3,))
     done = [RungResult(0, (1,), (0.5,), (3,), 1.0)]
     with raises(
@@ -145,11 +145,11 @@ def test_trainings_of_another_search_are_refused():
         ([(0,)], (3,), 0, "`minutes` must"),
     ],
 )
-def test_refusals(groups, epochs, minutes, message):
+def test_rejects_invalid_arguments(groups, epochs, minutes, message):
     with raises(ValueError, match=re.escape(message)):
         successive_halving(lambda *_: None, groups, epochs, minutes=minutes)
 
 
-def test_there_must_be_a_label_for_each_candidate():
+def test_rejects_missing_labels():
     with raises(ValueError, match="`labels` must have one for each of 2 candidates, got 1."):
         successive_halving(lambda *_: None, [(0, 1)], (3,), labels=["a"])

@@ -35,15 +35,15 @@ def rows_of(batches):
     return [batch.rows.tolist() for batch in batches]
 
 
-def test_the_next_batch_is_gathered_while_the_first_is_used():
-    begun = threading.Event()
-    source = Source(40, lambda batch: begun.set() if batch == 2 else None)
+def test_prefetches_next_batch():
+    second_started = threading.Event()
+    source = Source(40, lambda batch: second_started.set() if batch == 2 else None)
     batches = HostBatches.from_arrays(source, 4).epoch_of(0)
     next(batches)  # the caller computes
-    assert begun.wait(WAIT)
+    assert second_started.wait(WAIT)
 
 
-def test_batches_ahead_are_bounded():
+def test_prefetching_is_bounded():
     source, used, most = Source(400), 0, 0
     for used, _ in enumerate(HostBatches.from_arrays(source, 4).epoch_of(0)):
         most = max(most, source.n_gathered - used)
@@ -51,15 +51,15 @@ def test_batches_ahead_are_bounded():
     assert 1 < most <= 10
 
 
-def test_the_order_is_that_of_seed_and_epoch_whatever_the_threads_do(monkeypatch):
+def test_order_depends_only_on_seed_and_epoch(monkeypatch):
     monkeypatch.setattr(_threads, "cpu_count", lambda: 2)
-    released = threading.Event()
+    second_gathered = threading.Event()
 
     def swap(batch):  # the first batch is finished after the second
         if batch == 1:
-            assert released.wait(WAIT)
+            assert second_gathered.wait(WAIT)
         else:
-            released.set()
+            second_gathered.set()
 
     slow = rows_of(HostBatches.from_arrays(Source(40, swap), 4, seed=3).epoch_of(5))
     assert slow == rows_of(HostBatches.from_arrays(Source(40), 4, seed=3).epoch_of(5))
@@ -67,7 +67,7 @@ def test_the_order_is_that_of_seed_and_epoch_whatever_the_threads_do(monkeypatch
     assert sorted(np.concatenate(slow).tolist()) == list(range(40))
 
 
-def test_an_error_of_a_thread_reaches_the_caller():
+def test_thread_error_reaches_caller():
     def fail(batch):
         if batch == 5:
             raise DataError("images/7.png: not decoded.")
@@ -78,7 +78,7 @@ def test_an_error_of_a_thread_reaches_the_caller():
 
 
 @pytest.mark.parametrize("n_used", [0, 3])
-def test_an_epoch_that_is_broken_off_leaves_no_threads(n_used):
+def test_interrupted_epoch_stops_threads(n_used):
     before = set(threading.enumerate())
     batches = HostBatches.from_arrays(Source(400), 4).epoch_of(0)
     for _ in range(n_used):
@@ -89,7 +89,7 @@ def test_an_epoch_that_is_broken_off_leaves_no_threads(n_used):
     assert set(threading.enumerate()) <= before
 
 
-def test_each_process_gathers_its_own_part(monkeypatch):
+def test_processes_gather_disjoint_parts(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     parts = []
     for process in range(2):

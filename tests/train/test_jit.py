@@ -14,20 +14,22 @@ from crl_jax import train
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
-def test_classes_with_equal_fields_have_programs_of_their_own():
+def test_classes_with_equal_fields_compile_separately():
     """JAX 0.10 confuses the classes of some of a hundred pairs."""
 
     def number_of(container):
         return jnp.float32(type(container).number)
 
-    told = train.jit(number_of)
+    compiled_number = train.jit(number_of)
     for number in range(60):
-        made = dataclasses.make_dataclass("Made", [("x", Any, 0.0)], namespace={"number": number})
-        assert told(jax.tree_util.register_dataclass(made)()) == number
+        container_type = dataclasses.make_dataclass(
+            "Made", [("x", Any, 0.0)], namespace={"number": number}
+        )
+        assert compiled_number(jax.tree_util.register_dataclass(container_type)()) == number
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
+def test_jit_composes_with_other_transformations():
     """JAX accepts compiler options only for the outermost function."""
     square = train.jit(lambda x, *, more=0.0: x * x + more)
     x = jnp.float32(3)
@@ -39,7 +41,7 @@ def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_compiler_options_of_a_function_and_of_the_process():
+def test_compiler_options_are_set_per_function_and_per_process():
     """An unknown option raises an XLA error, which shows where the options arrive."""
     unknown = {"xla_no_such_option": 1}
     backends = []

@@ -36,7 +36,7 @@ def reference(learning_rate, weight_decay, warm_up=0.0, n_steps=3):
     return params
 
 
-def trained(optimizer):
+def run_optimizer(optimizer):
     params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), PARAMS)
     state = optimizer.init(params)
     for step, grads in enumerate(GRADS):
@@ -55,15 +55,15 @@ def optimizer(learning_rate, weight_decay, warm_up=0.0):
 @pytest.mark.parametrize(
     ("rate", "decay", "warm_up"), [(0.3, 0.0, 0.0), (4.8, 1e-2, 0.5), (0.3, None, 0)]
 )
-def test_steps_are_those_of_the_formula(rate, decay, warm_up):
-    got = in_one(lambda: trained(optimizer(rate, decay, warm_up)))
+def test_steps_match_float64_formula(rate, decay, warm_up):
+    got = in_one(lambda: run_optimizer(optimizer(rate, decay, warm_up)))
     want = reference(rate, decay or 0, warm_up)
     for name, value in want.items():
         np.testing.assert_allclose(got[name], value, rtol=2e-5, atol=1e-7, err_msg=name)
 
 
-def test_numbers_are_swept_and_do_not_compile_anew():
-    run, traces = counted(jax.vmap(lambda rate, decay: trained(optimizer(rate, decay))))
+def test_vmapped_hyperparameters_do_not_recompile():
+    run, traces = counted(jax.vmap(lambda rate, decay: run_optimizer(optimizer(rate, decay))))
     for rates, decays in (([0.1, 1.0], [0.0, 0.1]), ([0.2, 2.0], [0.3, 0.0])):
         got = run(jnp.array(rates), jnp.array(decays))
         for i, (rate, decay) in enumerate(zip(rates, decays, strict=True)):

@@ -49,9 +49,9 @@ def by_rows(rule, steps=STEPS, size=1.0):
     def step(carry, number):
         table, state = carry
         ids, pulls = draw(number, size)
-        opened, state = rows.gather(rule, table, state, ids, number)
-        grads = jax.grad(lambda values: pull(values[opened.inverse], pulls))(opened.rows)
-        return rows.scatter(rule, table, state, opened, grads, number), None
+        gathered, state = rows.gather(rule, table, state, ids, number)
+        grads = jax.grad(lambda values: pull(values[gathered.inverse], pulls))(gathered.rows)
+        return rows.scatter(rule, table, state, gathered, grads, number), None
 
     (table, state), _ = jax.lax.scan(step, (TABLE, rows.init(rule, TABLE)), jnp.arange(steps))
     return rows.flush_lazy_updates(rule, table, state, jnp.int32(steps))[0]
@@ -99,7 +99,7 @@ PAIRS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
-def test_rows_end_where_those_of_the_dense_optimizer_do(name, standard_promotion):
+def test_row_updates_match_dense_optimizer(name, standard_promotion):
     rule, optimizer = PAIRS[name]
     want = by_tables(optimizer)
     assert np.abs(want - TABLE).min(axis=1).max() > 0.01
@@ -107,19 +107,19 @@ def test_rows_end_where_those_of_the_dense_optimizer_do(name, standard_promotion
 
 
 @pytest.mark.parametrize("name", ["adagrad", "rowwise adagrad", "adam"])
-def test_a_rule_of_rows_is_a_dense_optimizer_of_all_of_them(name, standard_promotion):
+def test_dense_wrapper_matches_dense_optimizer(name, standard_promotion):
     rule, optimizer = PAIRS[name]
     whole = rows.dense(rule)
     np.testing.assert_allclose(by_tables(whole), by_tables(optimizer), atol=2e-5)
 
 
-def test_rows_that_are_read_once_are_as_any_other_of_the_dense_optimizer():
+def test_updates_change_only_rows_of_batches():
     """After two steps, only rows of their batches have changed."""
     changed = np.any(by_rows(PAIRS["adam"][0], steps=2) != TABLE, axis=1)
     assert set(np.flatnonzero(changed)) <= {*np.asarray(draw(0)[0]), *np.asarray(draw(1)[0])}
 
 
-def slept(mean, square, t, k, b1=0.9, b2=0.999, eps=1e-8):
+def reference_lazy_steps(mean, square, t, k, b1=0.9, b2=0.999, eps=1e-8):
     """Returns a value's change in k steps with zero gradients, in float64, and its error bound.
 
     The learning rate is 1.
@@ -137,9 +137,9 @@ def slept(mean, square, t, k, b1=0.9, b2=0.999, eps=1e-8):
 @hypothesis.given(
     t=st.integers(1, 5000), k=st.integers(1, 3000), root=st.floats(-11, 1), steep=st.floats(-1, 1)
 )
-def test_a_row_that_has_slept_is_off_by_no_more_than_is_said(t, k, root, steep):
+def test_lazy_adam_error_is_within_bound(t, k, root, steep):
     square, mean = 10.0 ** (2 * root), steep * 10.0**root
-    want, bound = slept(mean, square, t, k)
+    want, bound = reference_lazy_steps(mean, square, t, k)
     with jax.enable_x64(True):
         rule = rows.adam(1.0)
         state = rule.init(jnp.zeros((1, 1)))
@@ -158,7 +158,7 @@ def test_a_row_that_has_slept_is_off_by_no_more_than_is_said(t, k, root, steep):
     np.testing.assert_allclose(after.nu, square * 0.999**k, rtol=1e-4)
 
 
-def test_small_gradients_and_long_nights(standard_promotion):
+def test_lazy_adam_is_accurate_for_tiny_gradients(standard_promotion):
     """Gradients of the size of epsilon, where it dominates the denominator.
 
     In the first steps it varies the most, and the change is off by up to a hundredth.
@@ -172,7 +172,7 @@ def test_small_gradients_and_long_nights(standard_promotion):
 
 @pytest.mark.parametrize("platform", ["default", "cuda", "tpu"])
 @pytest.mark.parametrize("n", [40, 41])
-def test_all_rows_wake_block_by_block(n, platform, monkeypatch):
+def test_flush_in_blocks_matches_flush_at_once(n, platform, monkeypatch):
     monkeypatch.setattr(
         jax.lax, "platform_dependent", lambda *args, **branches: branches[platform](*args)
     )
@@ -181,13 +181,13 @@ def test_all_rows_wake_block_by_block(n, platform, monkeypatch):
     rule, table = rows.adam(warm_cosine), jnp.resize(TABLE, (n, DIM))
     state = rows.init(rule, table)
     grads = jax.random.normal(jax.random.key(3), table.shape)
-    updates, of_rule = rule.update(grads, state.rule_state, table, jnp.int32(0))
-    want, of_rule_awake = rule.flush(table + updates, of_rule, jnp.int32(9))
+    updates, updated_state = rule.update(grads, state.rule_state, table, jnp.int32(0))
+    want, flushed_state = rule.flush(table + updates, updated_state, jnp.int32(9))
     got, after = rows.flush_lazy_updates(
-        rule, table + updates, state._replace(rule_state=of_rule), jnp.int32(9)
+        rule, table + updates, state._replace(rule_state=updated_state), jnp.int32(9)
     )
     np.testing.assert_allclose(got, want, atol=1e-6)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), after.rule_state, of_rule_awake)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), after.rule_state, flushed_state)
     assert np.abs(got - table).min() > 0
 
 
@@ -199,9 +199,9 @@ def packed_steps(rule, table, mesh=None, packed=True):
         table, state = carry
         key = jax.random.fold_in(jax.random.key(1), number)
         ids, pulls = jax.random.randint(key, (20,), 0, n), jax.random.normal(key, (20, dim))
-        opened, state = rows.gather_sharded(mesh, rule, table, state, ids, number)
-        grads = jax.grad(lambda values: pull(values[opened.inverse], pulls))(opened.rows)
-        return rows.scatter_sharded(mesh, rule, table, state, opened, grads, number), None
+        gathered, state = rows.gather_sharded(mesh, rule, table, state, ids, number)
+        grads = jax.grad(lambda values: pull(values[gathered.inverse], pulls))(gathered.rows)
+        return rows.scatter_sharded(mesh, rule, table, state, gathered, grads, number), None
 
     @jax.jit
     def run(table, state):
@@ -225,8 +225,8 @@ def packed_steps(rule, table, mesh=None, packed=True):
     [("adam", 101, 64), ("adam", 50, 27), ("rowwise adagrad", 7, 32), ("sgd", 41, 64),
      ("adagrad", 1, 8), ("adam", 40, 200), ("adam", 1024, 64), ("sgd", 1024, 16)],
 )  # fmt: skip
-def test_packed_tables_are_those_of_rows(name, n, dim, devices, monkeypatch):
-    """Also several blocks of whole slots, followed by an incomplete slot.
+def test_packed_tables_match_plain_tables(name, n, dim, devices, monkeypatch):
+    """Covers several blocks of whole slots, followed by an incomplete slot.
 
     Tables of whole tiles on each device are packed in place, in blocks of three tiles.
     """
@@ -235,8 +235,8 @@ def test_packed_tables_are_those_of_rows(name, n, dim, devices, monkeypatch):
     monkeypatch.setattr("crl_jax.train.rows._packed.IN_PLACE", 0)
     mesh, (rule, _) = None, PAIRS[name]
     if devices is not None:
-        of_mesh = np.array(jax.devices()[: np.prod(devices)]).reshape(devices)
-        mesh = jax.sharding.Mesh(of_mesh, ("data", "table"))
+        mesh_devices = np.array(jax.devices()[: np.prod(devices)]).reshape(devices)
+        mesh = jax.sharding.Mesh(mesh_devices, ("data", "table"))
     table = jax.random.normal(jax.random.key(0), (n, dim))
     want, got = packed_steps(rule, table, packed=False), packed_steps(rule, table, mesh)
     assert np.abs(got[0] - table).max() > 1e-3
@@ -259,7 +259,7 @@ def test_packing_in_place_permutes_rows(monkeypatch):
     np.testing.assert_array_equal(_packed.unpacked_table(packed, state), table)
 
 
-def test_a_program_for_tpus_packs_its_tables():
+def test_tpu_program_packs_tables():
     """A step on a TPU gathers from tables of whole vectors, on a CPU from those of the task."""
     log = split().train
     task = tasks.Ranking.from_interactions(
@@ -284,17 +284,17 @@ def test_a_program_for_tpus_packs_its_tables():
     assert plain not in found["tpu"]
 
 
-def test_waking_twice_is_waking_once():
+def test_flush_is_composable_and_idempotent():
     rule = rows.adam(warm_cosine)
     state = rule.init(TABLE)
     grads = jax.random.normal(jax.random.key(3), TABLE.shape)
     updates, state = rule.update(grads, state, TABLE, jnp.int32(0))
     table = TABLE + updates
-    once, of_once = rule.flush(table, state, jnp.int32(9))
-    twice, of_twice = rule.flush(*rule.flush(table, state, jnp.int32(4)), jnp.int32(9))
+    once, state_once = rule.flush(table, state, jnp.int32(9))
+    twice, state_twice = rule.flush(*rule.flush(table, state, jnp.int32(4)), jnp.int32(9))
     np.testing.assert_allclose(twice, once, atol=1e-6)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4), of_twice, of_once)
-    again, _ = rule.flush(once, of_once, jnp.int32(9))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4), state_twice, state_once)
+    again, _ = rule.flush(once, state_once, jnp.int32(9))
     np.testing.assert_array_equal(again, once)
 
 
@@ -305,14 +305,14 @@ def test_waking_twice_is_waking_once():
         ({"b2": 1.0}, "`b2`"), ({"eps": 0.0}, "`eps`"),
     ],
 )  # fmt: skip
-def test_numbers_out_of_range_are_named(numbers, message):
+def test_adam_rejects_hyperparameters_out_of_range(numbers, message):
     with raises(ValueError, match=message):
         rows.adam(1e-3, **numbers)
 
 
 @pytest.mark.parametrize("rule", [rows.adagrad, rows.rowwise_adagrad])
 @pytest.mark.parametrize("name", ["initial", "eps"])
-def test_accumulators_out_of_range_are_named(rule, name):
+def test_adagrad_rejects_hyperparameters_out_of_range(rule, name):
     with raises(ValueError, match=f"`{name}`"):
         rule(1e-3, **{name: -1.0})
 
@@ -322,8 +322,8 @@ def test_bfloat16_tables_stay_bfloat16():
     for name in ("rowwise adagrad", "adam"):
         rule, _ = PAIRS[name]
         state, ids = rows.init(rule, table), jnp.array([3, 3, 5])
-        opened, state = rows.gather(rule, table, state, ids, jnp.int32(0))
-        after, state = rows.scatter(rule, table, state, opened, opened.rows, jnp.int32(0))
+        gathered, state = rows.gather(rule, table, state, ids, jnp.int32(0))
+        after, state = rows.scatter(rule, table, state, gathered, gathered.rows, jnp.int32(0))
         after, state = rows.flush_lazy_updates(rule, after, state, jnp.int32(7))
         assert after.dtype == jnp.bfloat16
         assert np.all(np.isfinite(np.asarray(after, np.float32)))
@@ -336,8 +336,8 @@ def compiled_epoch(n, rule):
     def steps(table, state, ids):
         def step(carry, ids):
             table, state, number = carry
-            opened, state = rows.gather(rule, table, state, ids, number)
-            table, state = rows.scatter(rule, table, state, opened, opened.rows, number)
+            gathered, state = rows.gather(rule, table, state, ids, number)
+            table, state = rows.scatter(rule, table, state, gathered, gathered.rows, number)
             return (table, state, number + 1), None
 
         table, state, number = jax.lax.scan(step, (table, state, jnp.int32(0)), ids)[0]
@@ -348,8 +348,8 @@ def compiled_epoch(n, rule):
 
 
 @pytest.mark.parametrize("name", ["sgd", "rowwise adagrad", "adam"])
-def test_training_takes_no_memory_of_the_size_of_the_table(name):
-    """Nothing is copied: the non-donated memory is as large for five times the rows."""
+def test_temporary_memory_does_not_grow_with_table(name):
+    """Tables are not copied: temporaries are equally large for five times the rows."""
     rule, _ = PAIRS[name]
     small, large = (compiled_epoch(n, rule).memory_analysis() for n in (40_000, 200_000))
     assert large.temp_size_in_bytes == small.temp_size_in_bytes
@@ -378,7 +378,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_step_by_rows_is_that_of_whole_tables(name, standard_promotion):
+def test_ranking_row_updates_match_dense_updates(name, standard_promotion):
     """An epoch of gradient descent with an L2 term of the rows."""
     log, settings = split().train, dict(SETTINGS[name])
     if "sampler" in settings:
@@ -394,7 +394,7 @@ def test_a_step_by_rows_is_that_of_whole_tables(name, standard_promotion):
 
 
 @pytest.mark.slow
-def test_a_ranking_is_trained_as_with_whole_tables(standard_promotion):
+def test_ranking_with_row_adam_matches_dense_adam(standard_promotion):
     """Adam with a schedule; rows that no batch reads are flushed before each validation."""
     run = partial(
         fit, split().train, split().valid, schedule=train.cosine, epochs=3, batch_size=100,
@@ -411,7 +411,7 @@ def test_a_ranking_is_trained_as_with_whole_tables(standard_promotion):
 
 
 @pytest.mark.slow
-def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path, standard_promotion):
+def test_resumed_training_is_bitwise_identical(tmp_path, standard_promotion):
     run = partial(fit, split().train, by_rows=True, l2_target="rows", batch_size=100, epochs=5)
 
     path, whole = tmp_path / "run.npz", run()

@@ -55,7 +55,7 @@ LAYOUTS = {
 }
 
 
-def trained(setting, mesh=None, **more):
+def train_with(setting, mesh=None, **more):
     settings = {"batch_size": 64, "epochs": 1, "learning_rate": 1e-2, **setting, **more}
     return fit(SPLIT.train, mesh=mesh, **settings)
 
@@ -74,7 +74,7 @@ class Shapes(train.Callback):
 
 @cache
 def sharded(name):
-    """Trains with examples and rows sharded: result, shapes, and those of all collectives."""
+    """Trains with sharded examples and rows; returns result, leaf shapes and collective shapes."""
     texts, run_epochs, shapes = [], _fit.run_epochs, Shapes()
 
     class RunEpochs:
@@ -87,7 +87,7 @@ def sharded(name):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_fit, "run_epochs", RunEpochs())
-        fitted = trained(SETTINGS[name], LAYOUTS["by examples and rows"], hooks=[shapes])
+        fitted = train_with(SETTINGS[name], LAYOUTS["by examples and rows"], hooks=[shapes])
     kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
     found = re.findall(rf"= (.+?) (?:{kinds})(?:-start)?\(", texts[0])
     assert found
@@ -112,10 +112,10 @@ def assert_same(fitted, one):
 @pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:The distribution of `confidence`"
-)  # which reads the whole tables
+)  # its test reads the whole tables
 @pytest.mark.parametrize("name", ["in the batch", "adam by rows", "confidence", "lightgcn and bcl"])
-def test_a_mesh_gives_what_one_device_gives(name, unchecked):
-    assert_same(sharded(name)[0], trained(SETTINGS[name]))
+def test_mesh_matches_single_device(name, unchecked):
+    assert_same(sharded(name)[0], train_with(SETTINGS[name]))
 
 
 @pytest.mark.slow
@@ -127,20 +127,20 @@ def test_each_device_holds_its_rows(name, unchecked):
     """
     parts = {"bpr": 4, "adam by rows": 8}[name]
     fitted, shapes, _ = sharded(name)
-    of_tables = {path: x for path, x in shapes.items() if re.search("users|items", path)}
-    assert len(of_tables) == {"bpr": 8, "adam by rows": 16}[name]
-    for path, (whole, held) in of_tables.items():
+    table_shapes = {path: x for path, x in shapes.items() if re.search("users|items", path)}
+    assert len(table_shapes) == {"bpr": 8, "adam by rows": 16}[name]
+    for path, (whole, held) in table_shapes.items():
         n = 101 if "users" in path else 9001
         full = parts * -(-n // parts)
         assert whole[:2] == (fitted.n_runs, full)
         assert held[:2] == (fitted.n_runs, full // parts)
-    for path in shapes.keys() - of_tables.keys():
+    for path in shapes.keys() - table_shapes.keys():
         whole, held = shapes[path]
         assert whole == held, path
     assert fitted.run()["users"].shape == (101, 32)
 
 
-def test_large_tables_are_padded_to_whole_tiles_of_tpus(monkeypatch):
+def test_large_tables_are_padded_to_tpu_tiles(monkeypatch):
     monkeypatch.setattr(_sharding, "IN_PLACE", 100)
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "table"))
     table = ((jax.tree_util.DictKey("users"),), 801)
@@ -163,7 +163,7 @@ def test_no_table_is_gathered(name, unchecked):
     assert max(map(np.prod, sent)) <= fitted.n_runs * 32 * -(-N_ITEMS // 4)
 
 
-def test_propagation_hands_parts_round(unchecked):
+def test_propagation_sends_one_shard_at_a_time(unchecked):
     """The local shard with a padding row, and gradients of as many rows as a device holds."""
     _, _, sent = sharded("lightgcn and bcl")
     part = (-(-N_ITEMS // 4) + 1, 8)
@@ -171,13 +171,13 @@ def test_propagation_hands_parts_round(unchecked):
     assert max(map(np.prod, sent)) == np.prod(part)
 
 
-def test_steps_by_rows_send_what_a_batch_reads(unchecked):
+def test_row_updates_send_only_rows_of_batch(unchecked):
     """Devices send only the gradients of an anchor's user and two items, not of all local rows."""
     _, _, sent = sharded("adam by rows")
     # Validation gathers the item rows that a device has along the axis of tables.
     part = -(-N_ITEMS // 8)
-    of_validation = {(256, 80), (128, 80), (128, 32), (256, 32), (32, part), (32, 2 * part)}
-    assert max(np.prod(shape) for shape in sent if shape[-2:] not in of_validation) <= 2 * 64 * 32
+    valid_shapes = {(256, 80), (128, 80), (128, 32), (256, 32), (32, part), (32, 2 * part)}
+    assert max(np.prod(shape) for shape in sent if shape[-2:] not in valid_shapes) <= 2 * 64 * 32
 
 
 @pytest.mark.slow
@@ -191,42 +191,42 @@ def test_steps_by_rows_send_what_a_batch_reads(unchecked):
         ),
     ],
 )  # fmt: skip
-def test_a_run_goes_on_with_other_devices(kind, name, first, second, tmp_path):
-    whole = trained(SETTINGS[name], epochs=2)
+def test_run_resumes_on_other_devices(kind, name, first, second, tmp_path):
+    whole = train_with(SETTINGS[name], epochs=2)
     hooks = [kind(tmp_path / "state", 0.0)]
-    with pytest.raises(Stopped):
-        trained(SETTINGS[name], first, epochs=2, hooks=[*hooks, StopAt(1)])
-    last = trained(SETTINGS[name], second, epochs=2, hooks=hooks)
+    with pytest.raises(Interruption):
+        train_with(SETTINGS[name], first, epochs=2, hooks=[*hooks, StopAt(1)])
+    last = train_with(SETTINGS[name], second, epochs=2, hooks=hooks)
     assert_same(last, whole)
     assert [entry["epoch"] for entry in last.history] == [1, 2]
 
 
-def test_a_shared_checkpoint_that_is_damaged_or_of_another_training_is_refused(tmp_path):
+def test_rejects_damaged_or_mismatched_shared_checkpoint(tmp_path):
     hooks = [train.SharedCheckpoint(tmp_path / "state")]
-    trained({}, hooks=hooks)
+    train_with({}, hooks=hooks)
     with raises(ValueError, match="belongs to another training"):
-        trained({"n_neg": 2}, hooks=hooks)
+        train_with({"n_neg": 2}, hooks=hooks)
     for path in (tmp_path / "state").rglob("*"):
         if path.is_file():
             path.write_bytes(b"damaged")
     with raises(ValueError, match="state: expected a complete checkpoint, got"):
-        trained({}, hooks=hooks)
+        train_with({}, hooks=hooks)
 
 
 @pytest.mark.slow
-def test_each_process_reads_its_own_part():
+def test_two_processes_match_single_process():
     """The second has fewer batches than the first: its slots in the last one are masked."""
     port = str(jobs.free_port())
     both = jobs.start([jobs.__file__, str(i), port] for i in range(2))
     one = jobs.train_from_host(0, 1)
-    said = [job.communicate(timeout=300) for job in both]
-    assert [job.returncode for job in both] == [0, 0], said
-    for printed, _ in said:
-        got = json.loads(printed.splitlines()[-1])
+    outputs = [job.communicate(timeout=300) for job in both]
+    assert [job.returncode for job in both] == [0, 0], outputs
+    for stdout, _ in outputs:
+        got = json.loads(stdout.splitlines()[-1])
         assert got == pytest.approx(one, rel=1e-5)
 
 
-class Stopped(Exception):
+class Interruption(Exception):
     pass
 
 
@@ -236,7 +236,7 @@ class StopAt(train.Callback):
 
     def on_report(self, loop):
         if loop.epoch == self.epoch:
-            raise Stopped
+            raise Interruption
 
 
 @pytest.mark.parametrize(("layout", "k"), [("by examples and rows", 20), ("by rows", 50)])
@@ -248,11 +248,11 @@ def test_rankings_do_not_depend_on_the_devices(layout, k):
     log = simulate(n_users=97, n_items=53, n_exposed=30, seed=1).interactions
     split = with_validation(log, valid=0.3)
     plan = metrics.eval_layout(split.train, split.valid, block_size=24)
-    of = partial(metrics.evaluate, models.inner_scores, tables, plan, ks=(k,))
-    jax.tree.map(np.testing.assert_array_equal, of(mesh=mesh), of())
-    listed = partial(
+    evaluate_on = partial(metrics.evaluate, models.inner_scores, tables, plan, ks=(k,))
+    jax.tree.map(np.testing.assert_array_equal, evaluate_on(mesh=mesh), evaluate_on())
+    recommend_on = partial(
         metrics.recommend, models.inner_scores, tables, np.arange(97), split.train, k=k
     )
-    jax.tree.map(np.testing.assert_array_equal, listed(mesh=mesh), listed())
-    _, scores = listed(mesh=mesh, recall_target=0.9)  # exact on CPUs, up to the order of ties
-    np.testing.assert_array_equal(scores, listed()[1])
+    jax.tree.map(np.testing.assert_array_equal, recommend_on(mesh=mesh), recommend_on())
+    _, scores = recommend_on(mesh=mesh, recall_target=0.9)  # exact on CPUs, up to the order of ties
+    np.testing.assert_array_equal(scores, recommend_on()[1])
