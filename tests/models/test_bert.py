@@ -37,59 +37,59 @@ def program(network):
     return jax.jit(network.apply, static_argnames=("train", "method"))
 
 
-def applied(params, given, method="features", *, network=NET, rest=None, train=False):
+def run_network(params, given, method="features", *, network=NET, rest=None, train=False):
     rest = initial_rest(network) if rest is None else rest
     return program(network)(params, rest, given, train=train, method=method)
 
 
-def test_hidden_states_and_features_are_those_of_float64(loaded):
+def test_hidden_states_and_features_match_float64_reference(loaded):
     assert loaded.settings == TINY
     given = tokens()
     want = reference(ARRAYS, TINY, *given)
-    hidden = applied(loaded.params, given, "hidden")[0]
+    hidden = run_network(loaded.params, given, "hidden")[0]
     for got, kept, expected in zip(hidden, given.mask, want, strict=True):
         np.testing.assert_allclose(got[kept], expected, rtol=1e-4, atol=1e-5)
     means = [x.mean(axis=0) for x in want]
-    np.testing.assert_allclose(applied(loaded.params, given)[0], means, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run_network(loaded.params, given)[0], means, rtol=1e-4, atol=1e-5)
     first = Network(replace(TINY, pooling="cls"))
-    got = applied(loaded.params, given, network=first)[0]
+    got = run_network(loaded.params, given, network=first)[0]
     np.testing.assert_allclose(got, [x[0] for x in want], rtol=1e-4, atol=1e-5)
 
 
-def test_stored_outputs_of_published_weights(real_data):
+def test_published_weights_match_stored_outputs(real_data):
     folder = real_data / "minilm-l3"
     loaded = load_bert(folder / "paraphrase-MiniLM-L3-v2.fp16.npz", n_heads=12)
     stored = np.load(folder / "expected_outputs.npz")
     mask = stored["attention_mask"] > 0
     given = Tokens(jnp.asarray(stored["input_ids"]), jnp.asarray(mask))
     network = Network(loaded.settings)
-    hidden = applied(loaded.params, given, "hidden", network=network)[0]
+    hidden = run_network(loaded.params, given, "hidden", network=network)[0]
     np.testing.assert_allclose(
         np.asarray(hidden)[mask], stored["last_hidden_state"][mask], rtol=0, atol=1e-4
     )
-    means = applied(loaded.params, given, network=network)[0]
+    means = run_network(loaded.params, given, network=network)[0]
     np.testing.assert_allclose(means, stored["mean_pooled"], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("junk", [0, 7, 39])
-def test_fillers_change_nothing(loaded, junk):
+def test_padding_does_not_change_features(loaded, junk):
     """Neither the content nor the number of padding tokens changes the result."""
     given = tokens(seed=junk)
-    want = applied(loaded.params, given)[0]
-    soiled = given._replace(ids=jnp.where(given.mask, given.ids, junk))
-    np.testing.assert_array_equal(applied(loaded.params, soiled)[0], want)
+    want = run_network(loaded.params, given)[0]
+    refilled = given._replace(ids=jnp.where(given.mask, given.ids, junk))
+    np.testing.assert_array_equal(run_network(loaded.params, refilled)[0], want)
     longer = Tokens(*(jnp.pad(x, [(0, 0), (0, 2)]) for x in given))
-    np.testing.assert_allclose(applied(loaded.params, longer)[0], want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run_network(loaded.params, longer)[0], want, rtol=1e-5, atol=1e-6)
 
 
-def test_a_text_without_a_token_is_finite(loaded):
+def test_empty_text_has_zero_features_and_finite_gradients(loaded):
     given = tokens()
     empty = given._replace(mask=given.mask.at[1].set(False))
 
     def total(params):
         return jnp.sum(NET.apply(params, initial_rest(NET), empty)[0])
 
-    features = applied(loaded.params, empty)[0]
+    features = run_network(loaded.params, empty)[0]
     np.testing.assert_array_equal(features[1], np.zeros(12))
     slopes = jax.jit(jax.grad(total))(loaded.params)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((features, slopes)))
@@ -98,34 +98,34 @@ def test_a_text_without_a_token_is_finite(loaded):
 def test_bfloat16_is_near_float32(loaded):
     given = tokens()
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), loaded.params)
-    got, want = applied(half, given)[0], applied(loaded.params, given)[0]
+    got, want = run_network(half, given)[0], run_network(loaded.params, given)[0]
     assert got.dtype == jnp.bfloat16
     np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.06)
     rounded = jax.tree.map(lambda x: x.astype(jnp.float32), half)
     # Also close to the float32 result with the rounded weights.
-    near = applied(rounded, given)[0]
+    near = run_network(rounded, given)[0]
     np.testing.assert_allclose(got.astype(jnp.float32), near, atol=0.06)
 
 
-def test_dropout_is_of_training_and_new_for_each_text_and_call(loaded):
+def test_dropout_applies_in_training_and_varies_per_text_and_call(loaded):
     one = tokens(n=1)
     twice = Tokens(*(jnp.tile(x, (2, 1)) for x in one))
     rest = initial_rest(NET)
-    plain, after = applied(loaded.params, twice, rest=rest)
+    plain, after = run_network(loaded.params, twice, rest=rest)
     np.testing.assert_allclose(plain[0], plain[1], rtol=1e-6)
     np.testing.assert_array_equal(after["dropout_key"], rest["dropout_key"])
-    first, after = applied(loaded.params, twice, rest=rest, train=True)
-    again, _ = applied(loaded.params, twice, rest=rest, train=True)
-    second, _ = applied(loaded.params, twice, rest=after, train=True)
+    first, after = run_network(loaded.params, twice, rest=rest, train=True)
+    again, _ = run_network(loaded.params, twice, rest=rest, train=True)
+    second, _ = run_network(loaded.params, twice, rest=after, train=True)
     np.testing.assert_array_equal(first, again)
     assert len({x.tobytes() for x in np.asarray([*plain[:1], *first, *second])}) == 5
     off = Network(replace(TINY, dropout=0.0))
-    calm, _ = applied(loaded.params, twice, network=off, train=True)
-    np.testing.assert_allclose(calm, plain, rtol=1e-6)
+    without_dropout, _ = run_network(loaded.params, twice, network=off, train=True)
+    np.testing.assert_allclose(without_dropout, plain, rtol=1e-6)
 
 
-def test_dropout_leaves_out_its_share_and_scales_the_rest(loaded):
-    """Returns the vectors after the embeddings, with all further layers disabled."""
+def test_dropout_drops_given_fraction(loaded):
+    """The hidden states are those after the embeddings: all further layers are disabled."""
     settings = replace(TINY, n_layers=1, dropout=0.3)
     params = jax.tree.map(jnp.zeros_like, loaded.params)
     params = {**params, "norm": {"scale": jnp.zeros(12), "bias": jnp.ones(12)}}
@@ -135,7 +135,7 @@ def test_dropout_leaves_out_its_share_and_scales_the_rest(loaded):
     params["layer_1"]["norm_2"] = {"scale": jnp.ones(12), "bias": jnp.zeros(12)}
     del params["layer_2"]
     given = Tokens(jnp.zeros((500, 10), jnp.int32), jnp.ones((500, 10), bool))
-    hidden = applied(params, given, "hidden", network=Network(settings), train=True)[0]
+    hidden = run_network(params, given, "hidden", network=Network(settings), train=True)[0]
     kept = np.asarray(hidden) > 0  # above the mean of their vector
     mixed = kept.any(-1)
     n = kept[mixed].size
@@ -144,17 +144,17 @@ def test_dropout_leaves_out_its_share_and_scales_the_rest(loaded):
     assert abs(kept[mixed].mean() - want) < 5 * np.sqrt(0.21 / n)
 
 
-def test_a_head_sees_its_features():
+def test_features_with_head_match_backbone():
     network = Network(BackboneWithHead(TINY, Projection((7,), norm=False)))
     params, rest = jax.jit(network.init)(jax.random.key(0))
     assert params["head"]["linear_1"]["kernel"].shape == (12, 7)
-    z, _ = applied(params, tokens(), "__call__", network=network, rest=rest)
+    z, _ = run_network(params, tokens(), "__call__", network=network, rest=rest)
     assert z.shape == (5, 7)
-    x, _ = applied(params, tokens(), network=network, rest=rest)
-    np.testing.assert_allclose(x, applied(params["backbone"], tokens())[0], rtol=1e-6)
+    x, _ = run_network(params, tokens(), network=network, rest=rest)
+    np.testing.assert_allclose(x, run_network(params["backbone"], tokens())[0], rtol=1e-6)
 
 
-def test_initial_values_and_their_names_are_those_of_files(loaded):
+def test_initial_parameters_have_published_scale_and_structure(loaded):
     params, rest = jax.jit(Network(BERT(2000, 64, 1, 4, 96, 20)).init)(jax.random.key(0))
     np.testing.assert_allclose(np.std(params["token_embedding"]), 0.02, rtol=0.02)
     np.testing.assert_allclose(np.std(params["layer_1"]["linear_1"]["kernel"]), 0.02, rtol=0.05)
@@ -173,18 +173,18 @@ def test_initial_values_and_their_names_are_those_of_files(loaded):
         ({"pooling": "max"}, "`pooling` must be one of mean, cls, got 'max'"),
     ],
 )
-def test_settings_are_checked(wrong, message):
+def test_rejects_invalid_settings(wrong, message):
     with raises(ValueError, match=message):
         replace(TINY, **wrong)
 
 
-def test_tokens_are_checked(loaded):
+def test_rejects_invalid_tokens(loaded):
     given = tokens()
     with raises(ValueError, match=r"`tokens` must have ids and a mask of one shape"):
-        applied(loaded.params, given._replace(mask=given.mask[:, :4]))
+        run_network(loaded.params, given._replace(mask=given.mask[:, :4]))
     long = Tokens(jnp.zeros((2, 11), jnp.int32), jnp.ones((2, 11), bool))
     with raises(ValueError, match="`tokens` must be of at most 10 places, got 11"):
-        applied(loaded.params, long)
+        run_network(loaded.params, long)
 
 
 CONFIG = {
@@ -195,7 +195,7 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("before", ["", "bert."])
-def test_safetensors_with_a_config(tmp_path, loaded, before):
+def test_loads_safetensors_with_config(tmp_path, loaded, before):
     """Published checkpoints include heads of other tasks, and legacy LayerNorm parameter names."""
     arrays = {before + name.replace("LayerNorm.weight", "LayerNorm.gamma"): x
               for name, x in ARRAYS.items()}  # fmt: skip
@@ -214,7 +214,7 @@ def test_safetensors_with_a_config(tmp_path, loaded, before):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_other_types_become_float32(tmp_path, dtype):
+def test_loads_other_dtypes_as_float32(tmp_path, dtype):
     arrays = {name: x.astype(jnp.dtype(dtype)) for name, x in ARRAYS.items()}
     save_file(arrays, tmp_path / "half.safetensors")
     params = load_bert(tmp_path / "half.safetensors", n_heads=3).params
@@ -243,7 +243,7 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
         ({**ARRAYS, "bert." + QUERY: ARRAYS[QUERY]}, "some with and without bert."),
     ],
 )
-def test_arrays_that_do_not_fit_are_named(tmp_path, arrays, message):
+def test_rejects_mismatched_arrays(tmp_path, arrays, message):
     np.savez(tmp_path / "bad.npz", **arrays)
     with raises(DataError, match=message):
         load_bert(tmp_path / "bad.npz", n_heads=3)
@@ -258,7 +258,7 @@ def test_arrays_that_do_not_fit_are_named(tmp_path, arrays, message):
         ({"hidden_size": 24}, r"expected embeddings.word_embeddings.weight of shape \(40, 24\)"),
     ],
 )
-def test_a_config_that_does_not_fit_is_refused(tmp_path, wrong, message):
+def test_rejects_mismatched_config(tmp_path, wrong, message):
     np.savez(tmp_path / "tiny.npz", **ARRAYS)
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **wrong}))
     with raises(DataError, match=message):
@@ -266,14 +266,14 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, wrong, message):
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"hidden_size": }'])
-def test_a_config_that_is_not_json_is_refused(tmp_path, text):
+def test_rejects_config_that_is_not_json(tmp_path, text):
     np.savez(tmp_path / "tiny.npz", **ARRAYS)
     (tmp_path / "config.json").write_text(text)
     with raises(DataError, match=r"config\.json: expected JSON"):
         load_bert(tmp_path / "tiny.npz")
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_rejects_missing_or_unreadable_weights(tmp_path):
     with raises(FileNotFoundError, match=r"model\.safetensors"):
         load_bert(tmp_path)
     np.savez(tmp_path / "tiny.npz", **ARRAYS)
@@ -300,7 +300,7 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
         ({"a": entry(), "b": entry()}, "expected a safetensors file, got .*offset"),
     ],
 )
-def test_a_broken_file_of_tensors_is_refused(tmp_path, header, message):
+def test_rejects_invalid_safetensors_header(tmp_path, header, message):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path = tmp_path / "bad.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
@@ -309,7 +309,7 @@ def test_a_broken_file_of_tensors_is_refused(tmp_path, header, message):
 
 
 @pytest.mark.parametrize("content", [b"", b"1234", struct.pack("<Q", 2**60) + b"{}"])
-def test_a_file_that_ends_in_its_header_is_refused(tmp_path, content):
+def test_rejects_truncated_safetensors_header(tmp_path, content):
     path = tmp_path / "bad.safetensors"
     path.write_bytes(content)
     with raises(

@@ -10,7 +10,7 @@ from crl_jax.models import Tables, blend
 N_USERS, N_ITEMS = 9, 40
 
 
-def made(seed, dim, scale=1.0):
+def random_tables(seed, dim, scale=1.0):
     rng = np.random.default_rng(seed)
     users, items = rng.normal(size=(N_USERS, dim)), 0.5 + rng.normal(size=(N_ITEMS, dim))
     return Tables(jnp.float32(scale * users), jnp.float32(items))
@@ -33,7 +33,7 @@ def centred(tables):
 
 @pytest.mark.parametrize("weights", [None, (1.0, 0.3, 2.0), (0.0, 1.0, 0.0)])
 def test_scores_are_sums_of_standardised_scores(weights):
-    members = [made(0, 3), made(1, 8, scale=1e4), made(2, 5, scale=1e-6)]
+    members = [random_tables(0, 3), random_tables(1, 8, scale=1e4), random_tables(2, 5, scale=1e-6)]
     found = blend(members, weights)
     want = sum(w * standardized(m) for w, m in zip(weights or (1, 1, 1), members, strict=True))
     assert [each.shape for each in found] == [(N_USERS, 16), (N_ITEMS, 16)]
@@ -41,15 +41,15 @@ def test_scores_are_sums_of_standardised_scores(weights):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_extreme_values_give_the_same_blend(scale):
-    members = [made(0, 3), made(1, 8)]
+def test_extreme_scales_do_not_change_blend(scale):
+    members = [random_tables(0, 3), random_tables(1, 8)]
     extreme = [Tables(scale * m.users, jnp.float32(1e-5) * m.items) for m in members]
     np.testing.assert_allclose(scores(blend(extreme)), scores(blend(members)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("what", ["a user of zeros", "equal items"])
-def test_a_user_with_equal_scores_is_left_to_the_other_members(what):
-    one, other = made(0, 3), made(1, 4)
+def test_ignores_members_with_constant_scores_for_user(what):
+    one, other = random_tables(0, 3), random_tables(1, 4)
     if what == "a user of zeros":
         one, users = Tables(one.users.at[2].set(0.0), one.items), [2]
     else:
@@ -63,8 +63,8 @@ def test_a_user_with_equal_scores_is_left_to_the_other_members(what):
     )
 
 
-def test_invalid_members_and_weights_are_refused():
-    one = made(0, 3)
+def test_rejects_invalid_members_and_weights():
+    one = random_tables(0, 3)
     fewer = Tables(one.users[1:], one.items)
     with raises(ValueError, match="`members` must hold at least one model, got none"):
         blend([])

@@ -35,24 +35,24 @@ def operator(graph):
     return stacked(product(graph, units))
 
 
-def left_of(graph):
-    """Returns the links of a thinned graph."""
+def remaining_links(graph):
+    """Returns the links that remain in a graph after dropout."""
     return operator(graph)[: graph.n_users, graph.n_users :] != 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_dropped_nodes_lose_their_links_and_the_others_count_more(layout):
-    taken, rate = heavy_and_empty(), 0.3
-    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
+def test_node_dropout_removes_links_and_rescales_remaining(layout):
+    seen, rate = heavy_and_empty(), 0.3
+    graph = InteractionGraph.from_interactions(interactions(seen), layout=layout)
     dropped = jax.jit(lambda graph: graph.drop_nodes(jax.random.key(0), rate))(graph)
-    whole, got = normalised(taken), operator(dropped)
-    for of, degrees in zip(
-        (taken.any(1), taken.any(0)), (dropped.user_degrees, dropped.item_degrees)
+    whole, got = normalised(seen), operator(dropped)
+    for has_links, degrees in zip(
+        (seen.any(1), seen.any(0)), (dropped.user_degrees, dropped.item_degrees)
     ):
-        share = np.mean(np.asarray(degrees)[of] == 0)
-        assert abs(share - rate) < 4 * np.sqrt(rate * (1 - rate) / of.sum())
-    there = np.concatenate([dropped.user_degrees, dropped.item_degrees]) > 0
-    want = whole * there[:, None] * there / (1 - rate) ** 2
+        share = np.mean(np.asarray(degrees)[has_links] == 0)
+        assert abs(share - rate) < 4 * np.sqrt(rate * (1 - rate) / has_links.sum())
+    is_kept = np.concatenate([dropped.user_degrees, dropped.item_degrees]) > 0
+    want = whole * is_kept[:, None] * is_kept / (1 - rate) ** 2
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
 
 
@@ -60,30 +60,30 @@ def test_dropped_nodes_lose_their_links_and_the_others_count_more(layout):
     ("name", "layout"),
     [("heavy and empty", "rows"), ("one item", "dense"), ("heavy and empty", "bits")],
 )
-def test_what_is_left_is_divided_by_the_degrees_that_are_left(name, layout):
-    taken = GRAPHS[name]
-    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout, droppable=True)
+def test_renormalization_uses_remaining_degrees(name, layout):
+    seen = GRAPHS[name]
+    graph = InteractionGraph.from_interactions(interactions(seen), layout=layout, droppable=True)
 
     @jax.jit
-    def thinned(graph):
+    def drop_edges_and_nodes(graph):
         return graph.drop(jax.random.key(1), 0.3).drop_nodes(jax.random.key(2), 0.2)
 
-    thin = thinned(graph)
-    left = left_of(thin)
-    assert np.all(taken[left])
+    thin = drop_edges_and_nodes(graph)
+    left = remaining_links(thin)
+    assert np.all(seen[left])
     renormalized = jax.jit(InteractionGraph.renormalized)(thin)
     np.testing.assert_array_equal(renormalized.user_degrees, left.sum(1))
     np.testing.assert_array_equal(renormalized.item_degrees, left.sum(0))
     np.testing.assert_allclose(operator(renormalized), normalised(left), rtol=1e-5, atol=1e-7)
 
 
-def encoders(taken, **settings):
+def encoders(seen, **settings):
     return LightGCN.from_interactions(
-        interactions(taken), DIM, 3, layer_weights=WEIGHTS, layout="rows", **settings
+        interactions(seen), DIM, 3, layer_weights=WEIGHTS, layout="rows", **settings
     )
 
 
-def mixed(matrices, tables):
+def weighted_layers(matrices, tables):
     """Returns the weighted sum of layers, each with a separate matrix, in float64."""
     layer = stacked(tables)
     total = WEIGHTS[0] * layer
@@ -116,43 +116,43 @@ def matrices_of(encoder, key):
     ],
     ids=str,
 )
-def test_all_layers_of_an_encoding_have_one_thinned_graph(settings):
-    taken = heavy_and_empty()
-    encoder, key = encoders(taken, **settings), jax.random.key(5)
-    tables = some_tables(taken)
+def test_layers_share_one_dropped_graph(settings):
+    seen = heavy_and_empty()
+    encoder, key = encoders(seen, **settings), jax.random.key(5)
+    tables = some_tables(seen)
     params = tables._asdict()
     first, second, third = matrices_of(encoder, key)
     np.testing.assert_allclose(second, first @ first, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(third, first @ first @ first, rtol=1e-4, atol=1e-6)
-    left = first[: len(taken), len(taken) :] != 0
-    assert 0 < left.sum() < taken.sum()
-    whole = normalised(taken)
+    left = first[: len(seen), len(seen) :] != 0
+    assert 0 < left.sum() < seen.sum()
+    whole = normalised(seen)
     kept = 1.0
     for name, power in (("edge_dropout", 1), ("node_dropout", 2)):
         kept *= (1 - settings.get(name, 0)) ** power
     want = normalised(left) if settings.get("renormalize") else whole * (first != 0) / kept
     np.testing.assert_allclose(first, want, rtol=1e-4, atol=1e-7)
     got = stacked(encoder.encode(params, key))
-    np.testing.assert_allclose(got, mixed([want] * 3, tables), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, weighted_layers([want] * 3, tables), rtol=1e-4, atol=1e-5)
     got = stacked(encoder.encode(params))  # without a key
-    np.testing.assert_allclose(got, mixed([whole] * 3, tables), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, weighted_layers([whole] * 3, tables), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("renormalize", [False, True])
-def test_a_walk_draws_the_edges_of_each_layer_anew(renormalize):
-    taken, rate = heavy_and_empty(), 0.2
-    encoder = encoders(taken, edge_dropout=rate, walk=True, renormalize=renormalize)
-    tables, slopes = some_tables(taken), some_tables(taken, seed=2)
+def test_walk_samples_edges_per_layer(renormalize):
+    seen, rate = heavy_and_empty(), 0.2
+    encoder = encoders(seen, edge_dropout=rate, walk=True, renormalize=renormalize)
+    tables, slopes = some_tables(seen), some_tables(seen, seed=2)
     key = jax.random.key(5)
     # The graphs of the layers, as the encoder samples them.
     keys = jax.random.split(jax.random.fold_in(key, 3), 3)
     drop = jax.jit(lambda graph, key: graph.drop(key, rate))
-    lefts = [left_of(drop(encoder.graph, own)) for own in keys]
-    assert np.any(lefts[0] != lefts[1])
-    assert np.any(lefts[1] != lefts[2])
-    matrices = [normalised(left) for left in lefts]
+    links_per_layer = [remaining_links(drop(encoder.graph, own)) for own in keys]
+    assert np.any(links_per_layer[0] != links_per_layer[1])
+    assert np.any(links_per_layer[1] != links_per_layer[2])
+    matrices = [normalised(left) for left in links_per_layer]
     if not renormalize:
-        whole = normalised(taken)
+        whole = normalised(seen)
         matrices = [whole * (matrix != 0) / (1 - rate) for matrix in matrices]
 
     @jax.jit
@@ -162,7 +162,9 @@ def test_a_walk_draws_the_edges_of_each_layer_anew(renormalize):
         return sum(jnp.vdot(x, s) for x, s in zip(made, slopes, strict=True)), made
 
     found, got = slope(tables._asdict())
-    np.testing.assert_allclose(stacked(got), mixed(matrices, tables), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        stacked(got), weighted_layers(matrices, tables), rtol=1e-4, atol=1e-5
+    )
     product, want = np.eye(len(matrices[0])), WEIGHTS[0] * stacked(slopes)
     for weight, matrix in zip(WEIGHTS[1:], matrices, strict=True):
         product = matrix @ product
@@ -170,11 +172,11 @@ def test_a_walk_draws_the_edges_of_each_layer_anew(renormalize):
     np.testing.assert_allclose(stacked(Tables(**found)), want, rtol=1e-4, atol=1e-5)
 
 
-def test_noise_on_a_walk_is_anew_in_each_layer():
-    taken = heavy_and_empty()
-    encoder = encoders(taken, edge_dropout=0.2, walk=True, noise=0.3)
-    quiet = encoders(taken, edge_dropout=0.2, walk=True, noise=0.0)
-    params, key = some_tables(taken)._asdict(), jax.random.key(5)
+def test_walk_adds_noise_to_each_layer():
+    seen = heavy_and_empty()
+    encoder = encoders(seen, edge_dropout=0.2, walk=True, noise=0.3)
+    quiet = encoders(seen, edge_dropout=0.2, walk=True, noise=0.0)
+    params, key = some_tables(seen)._asdict(), jax.random.key(5)
     units = [(0.0,) * i + (1.0,) for i in (1, 2)]
     noisy, plain = (
         jax.jit(lambda params, each=each: each.mixes(params, key, units))(params)
@@ -186,11 +188,11 @@ def test_noise_on_a_walk_is_anew_in_each_layer():
     assert np.abs(stacked(noisy[1]) - stacked(plain[1])).max() > 0.1
 
 
-def test_several_runs_at_once_equal_one_after_another():
-    taken = heavy_and_empty()
-    encoder = encoders(taken, edge_dropout=0.2, node_dropout=0.1, walk=True, renormalize=True)
+def test_vmap_over_keys_matches_separate_encodings():
+    seen = heavy_and_empty()
+    encoder = encoders(seen, edge_dropout=0.2, node_dropout=0.1, walk=True, renormalize=True)
     keys = jax.random.split(jax.random.key(0), 2)
-    params = some_tables(taken)._asdict()
+    params = some_tables(seen)._asdict()
     encode = jax.jit(lambda key: encoder.encode(params, key))
     together = jax.jit(jax.vmap(encode))(keys)
     for place, key in enumerate(keys):
@@ -198,6 +200,6 @@ def test_several_runs_at_once_equal_one_after_another():
         np.testing.assert_allclose(together.users[place], alone.users, rtol=1e-5, atol=1e-6)
 
 
-def test_bad_arguments_are_named():
+def test_rejects_invalid_arguments():
     with raises(ValueError, match=r"`node_dropout` must lie in \[0, 1\), got 1.0"):
         encoders(heavy_and_empty(), node_dropout=1.0)

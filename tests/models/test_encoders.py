@@ -1,4 +1,4 @@
-"""Encoders: matrix factorisation, scores by product and by cosine, what makes two equal."""
+"""Encoders: matrix factorisation, inner-product and cosine scores, dropout, and equality."""
 
 import dataclasses
 import pickle
@@ -29,16 +29,16 @@ def encoder(request):
     return MatrixFactorization(7, 11, 5, similarity=request.param)
 
 
-def scores_by_hand(encoder, params):
+def reference_scores(encoder, params):
     users, items = (np.asarray(params[name], np.float64) for name in ("users", "items"))
     if encoder.similarity == "cosine":
         users, items = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (users, items))
     return users @ items.T
 
 
-def test_scores_of_every_kind_are_products_or_cosines(encoder):
+def test_scores_match_reference(encoder):
     params = in_one(encoder.init, jax.random.key(0))
-    want = scores_by_hand(encoder, params)
+    want = reference_scores(encoder, params)
     users, items = np.array([0, 6, 3]), np.array([[0, 10], [5, 5], [1, 2]])
     tables = in_one(encoder.encode, params)
     pairs = jax.jit(encoder.score)(tables, jnp.asarray(users), jnp.asarray(items))
@@ -50,7 +50,7 @@ def test_scores_of_every_kind_are_products_or_cosines(encoder):
     np.testing.assert_allclose(every, want[users], rtol=1e-5, atol=1e-6)
 
 
-def test_scores_of_repeated_rows_are_those_of_each_lookup_alone(encoder):
+def test_gradients_of_repeated_rows_match_separate_lookups(encoder):
     params = in_one(encoder.init, jax.random.key(0))
     generator = np.random.default_rng(0)
     users, items = generator.integers(0, 7, 9), generator.integers(0, 11, (9, 4))
@@ -60,7 +60,7 @@ def test_scores_of_repeated_rows_are_those_of_each_lookup_alone(encoder):
         scores = encoder.score(encoder.encode(params), users[which], items[which])
         return jnp.sum(weights[which] * scores)
 
-    want = scores_by_hand(encoder, params)[users[:, None], items]
+    want = reference_scores(encoder, params)[users[:, None], items]
     # 9 users and 36 items repeat rows of tables of 7 and 11; one user with 4 items does not.
     value, grads = jax.jit(jax.value_and_grad(lambda p: total(p, slice(None))))(params)
     np.testing.assert_allclose(value, np.sum(weights * want), rtol=1e-5)
@@ -69,16 +69,16 @@ def test_scores_of_repeated_rows_are_those_of_each_lookup_alone(encoder):
         np.testing.assert_allclose(grad, alone[name], rtol=1e-5, atol=1e-6)
 
 
-def test_scores_of_a_symbolic_batch(encoder):
+def test_score_exports_with_symbolic_batch(encoder):
     params = in_one(encoder.init, jax.random.key(0))
     users, items = np.array([0, 6, 3], np.int32), np.array([[0, 10], [5, 5], [1, 2]], np.int32)
     tables = in_one(encoder.encode, params)
     got = exported(encoder.score, tables, users, items, b=3).call(tables, users, items)
-    want = scores_by_hand(encoder, params)[users[:, None], items]
+    want = reference_scores(encoder, params)[users[:, None], items]
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient():
+def test_zero_row_has_zero_cosine_and_finite_gradient():
     encoder = MatrixFactorization(1, 2, 3, similarity="cosine")
     tables = Tables(jnp.zeros((1, 3)), jnp.ones((2, 3)))
     ids = jnp.array([0]), jnp.array([[0, 1]])
@@ -93,7 +93,7 @@ def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient():
     [(None, lambda rows: np.sqrt(2 / (rows + 40))), (normal(0.1), lambda rows: 0.1),
      (xavier_uniform, lambda rows: np.sqrt(2 / (rows + 40)))],
 )  # fmt: skip
-def test_initial_values_are_of_the_law_that_is_named(initializer, deviation):
+def test_initial_values_match_initializer_distribution(initializer, deviation):
     further = {} if initializer is None else {"initializer": initializer}
     params = in_one(MatrixFactorization(3000, 2000, 40, **further).init, jax.random.key(1))
     for name, rows in (("users", 3000), ("items", 2000)):
@@ -103,7 +103,7 @@ def test_initial_values_are_of_the_law_that_is_named(initializer, deviation):
         assert abs(table.mean()) < 4 * table.std() / np.sqrt(table.size)
 
 
-def test_equal_encoders_share_their_programs():
+def test_equal_encoders_share_compiled_program():
     one = jnp.array([0])
     score, traces = counted(lambda encoder, tables: encoder.score(tables, one, one[None]))
     tables = Tables(jnp.ones((2, 3)), jnp.ones((4, 3)))
@@ -114,7 +114,7 @@ def test_equal_encoders_share_their_programs():
     assert len(traces) == 2
 
 
-def test_dropout_leaves_out_its_share_of_the_users_numbers_and_scales_the_rest():
+def test_dropout_masks_and_rescales_user_embeddings():
     encoder, rate = MatrixFactorization(2000, 30, 16, dropout=0.3), 0.3
     params = jax.tree.map(lambda x: np.asarray(x) + 1, in_one(encoder.init, jax.random.key(0)))
     encode = jax.jit(encoder.encode)
@@ -124,7 +124,7 @@ def test_dropout_leaves_out_its_share_of_the_users_numbers_and_scales_the_rest()
     np.testing.assert_allclose(users[kept], np.asarray(params["users"])[kept] / 0.7, rtol=1e-6)
     deviation = np.sqrt(rate * (1 - rate))
     assert abs(np.mean(~kept) - rate) < 4 * deviation / np.sqrt(kept.size)
-    # No number, and no user, is favoured.
+    # All dimensions and all users are dropped equally often.
     assert np.abs(np.mean(~kept, axis=0) - rate).max() < 5 * deviation / np.sqrt(2000)
     assert np.abs(np.mean(~kept, axis=1) - rate).max() < 5.5 * deviation / np.sqrt(16)
     np.testing.assert_array_equal(tables.items, params["items"])
@@ -133,7 +133,7 @@ def test_dropout_leaves_out_its_share_of_the_users_numbers_and_scales_the_rest()
     assert not np.array_equal(users, other)
 
 
-def test_dropout_is_of_training_and_its_gradient_of_what_is_kept():
+def test_dropout_applies_in_training_and_masks_gradient():
     encoder = MatrixFactorization(7, 11, 5, dropout=0.4)
     params = in_one(encoder.init, jax.random.key(0))
     np.testing.assert_array_equal(encoder.encode(params).users, params["users"])
@@ -146,7 +146,7 @@ def test_dropout_is_of_training_and_its_gradient_of_what_is_kept():
     np.testing.assert_allclose(jax.jit(jax.grad(total))(params)["users"], kept / 0.6, rtol=1e-6)
 
 
-def test_another_rate_of_dropout_needs_no_other_program():
+def test_dropout_rate_does_not_recompile():
     key = jax.random.key(1)
     encode, traces = counted(lambda encoder, params: encoder.encode(params, key).users)
     params = MatrixFactorization(50, 3, 8).init(jax.random.key(0))
@@ -170,18 +170,18 @@ def test_another_rate_of_dropout_needs_no_other_program():
         ({"similarity": "dot"}, "`similarity` must be one of inner, cosine, got 'dot'"),
     ],
 )
-def test_bad_arguments_are_named(bad, message):
+def test_rejects_invalid_arguments(bad, message):
     with raises(ValueError, match=message):
         MatrixFactorization(**{"n_users": 2, "n_items": 3, **bad})
 
 
-def test_an_encoder_says_how_it_encodes():
+def test_encoder_base_class_is_abstract():
     with raises(TypeError, match="abstract"):
         Encoder(2, 3)  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize("initializer", [xavier_normal, xavier_uniform, normal(0.1)])
-def test_encoders_can_be_sent_to_other_processes(initializer):
+def test_encoders_are_picklable(initializer):
     encoder = MatrixFactorization(3, 4, 2, initializer=initializer)
     again = pickle.loads(pickle.dumps(encoder))  # noqa: S301
     assert again == encoder

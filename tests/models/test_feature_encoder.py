@@ -56,7 +56,7 @@ def np_vectors(params, own):
     return np.array(rows)
 
 
-def test_vectors_are_those_of_the_formula(encoder):
+def test_vectors_match_float64_formula(encoder):
     params = in_one(encoder.init, jax.random.key(0))
     got = in_one(encoder.encode, params)
     for ids, name, own, table in (
@@ -84,7 +84,7 @@ def test_either_kind_of_features_may_be_absent(n_dense, n_categories):
     np.testing.assert_array_equal(in_one(encoder.encode, params).users, params["users"])
 
 
-def test_sums_and_means_of_bags():
+def test_bags_are_combined_by_sum_or_mean():
     films = data.FeatureTable.from_columns([0, 1], {"genre": [["a", "b", "c"], ["a"]]})
     table = np.random.default_rng(0).standard_normal((3, DIM)).astype(np.float32)
     params = {"dense": np.zeros((0, DIM), np.float32), "categories": table}
@@ -135,7 +135,7 @@ def test_users_and_items_are_dropped_independently(encoder):
     assert abs(correlation).max() < 5 / np.sqrt(500)
 
 
-def test_gradients_of_ids_and_categories_are_of_the_rows_in_use(encoder):
+def test_gradients_reach_only_rows_in_use(encoder):
     params = in_one(encoder.init, jax.random.key(0))
     own = replace(ITEMS, categories=np.where(ITEMS.categories == 6, 5, ITEMS.categories))
     encoder = replace(encoder, item_features=own, item_id_dropout=0.0)
@@ -156,13 +156,13 @@ def test_gradients_of_ids_and_categories_are_of_the_rows_in_use(encoder):
     check_grads(score_of_arrays, (params,), order=1, modes=["rev"], rtol=2e-2)
 
 
-def test_bfloat16_is_kept(encoder):
+def test_preserves_bfloat16(encoder):
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), in_one(encoder.init, jax.random.key(0)))
     got = in_one(encoder.encode, params, jax.random.key(1))
     assert {got.users.dtype, got.items.dtype} == {jnp.dtype(jnp.bfloat16)}
 
 
-def test_rates_do_not_recompile(encoder):
+def test_dropout_rate_does_not_recompile(encoder):
     params = in_one(encoder.init, jax.random.key(0))
     encode, traces = counted(lambda encoder, params: encoder.encode(params, jax.random.key(0)))
     for rate in (0.1, 0.9):
@@ -178,7 +178,7 @@ def test_rates_do_not_recompile(encoder):
         ({"item_id_dropout": 1.5}, r"`item_id_dropout` must lie in \[0\.0, 1\.0\], got 1\.5"),
     ],
 )
-def test_refusals(encoder, given, message):
+def test_rejects_invalid_arguments(encoder, given, message):
     with raises(ValueError, match=message):
         replace(encoder, **given)
 
@@ -187,7 +187,7 @@ SIMULATED = data.simulate(n_users=40, n_items=60, n_exposed=40, seed=0).interact
 
 
 @pytest.mark.parametrize("sampler", [samplers.RNS(), samplers.InBatch(), samplers.DNS()])
-def test_it_trains_with_samplers_and_sweeps_of_the_rate(sampler):
+def test_trains_with_samplers_and_swept_dropout_rate(sampler):
     own = features(60, 2, 5, 2, 0)
     fitted = tasks.fit_ranking(
         SIMULATED,
@@ -203,7 +203,7 @@ def test_it_trains_with_samplers_and_sweeps_of_the_rate(sampler):
     assert fitted.tables(1).items.shape == (60, DIM)
 
 
-def test_tables_sharded_by_rows_give_what_one_device_gives():
+def test_sharded_tables_match_single_device():
     log = data.simulate(n_users=41, n_items=61, n_exposed=30, seed=1).interactions
     encoder = FeatureEncoder(
         41, 61, DIM, user_features=features(41, 1, 3, 2, 0), item_features=features(61, 2, 5, 2, 1)
@@ -223,7 +223,7 @@ def test_tables_sharded_by_rows_give_what_one_device_gives():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), one, many)
 
 
-def test_row_optimizers_are_refused():
+def test_rejects_row_optimizers():
     own = features(60, 2, 5, 2, 0)
     with raises(
         ValueError, match="`encoder` must compute each embedding from one row .* FeatureEnc"
@@ -236,7 +236,7 @@ def test_row_optimizers_are_refused():
         )
 
 
-def test_dropout_of_ids_recovers_the_true_likes_of_items_not_in_training():
+def test_id_dropout_recovers_true_preferences_for_cold_items():
     simulated = data.simulate(n_users=150, n_items=200, n_exposed=120, popularity_skew=0.0, seed=0)
     table = data.simulate_features(simulated.item_factors, noise=0.1)
     split = data.hold_out_items(simulated.interactions, fraction=0.3)

@@ -23,12 +23,12 @@ HEADED = Network(BackboneWithHead(SETTINGS, Projection((6, 3), norm=False)))
 pack = jax.jit(GraphArrays.pack, static_argnums=2, static_argnames="drawn")
 
 
-def members(place, graphs=GRAPHS):
+def members(index, graphs=GRAPHS):
     """Features and the adjacency matrix of one graph, in float64."""
-    nodes = slice(*graphs.node_offsets[place : place + 2])
+    nodes = slice(*graphs.node_offsets[index : index + 2])
     x = np.asarray(graphs.features[nodes], np.float64)
     near = np.zeros((len(x), len(x)))
-    for low, high in graphs.edges[:, slice(*graphs.edge_offsets[place : place + 2])].T:
+    for low, high in graphs.edges[:, slice(*graphs.edge_offsets[index : index + 2])].T:
         near[low, high] = near[high, low] = 1
     return x, near
 
@@ -55,8 +55,8 @@ def reference(params, graphs, statistics=None):
     return np.concatenate(pooled, axis=1)
 
 
-def varied(tree):
-    """Parameters of which none is 0 or 1."""
+def perturbed(tree):
+    """Adds noise, so that no parameter is 0 or 1."""
     rng = np.random.default_rng(1)
     return jax.tree.map(
         lambda x: jnp.asarray(np.asarray(x) + 0.3 * rng.normal(size=x.shape), x.dtype), tree
@@ -64,18 +64,18 @@ def varied(tree):
 
 
 @pytest.mark.parametrize("n_packs", [1, 4])
-def test_features_are_those_of_each_graph_by_itself(n_packs):
+def test_features_match_float64_reference_per_graph(n_packs):
     params, rest = initial(NETWORK)
-    params, places = varied(params), np.array([3, 17, 0, 9, 21, 8, 2, 1])
-    batch = pack(ARRAYS, jnp.asarray(places), n_packs)
-    graphs = [members(place) for place in places]
+    params, indices = perturbed(params), np.array([3, 17, 0, 9, 21, 8, 2, 1])
+    batch = pack(ARRAYS, jnp.asarray(indices), n_packs)
+    graphs = [members(index) for index in indices]
     got, after = apply(NETWORK, params, rest, batch, train=True)
     np.testing.assert_allclose(got, reference(params, graphs), rtol=2e-4, atol=2e-4)
     got, _ = apply(NETWORK, params, after, batch)
     np.testing.assert_allclose(got, reference(params, graphs, after), rtol=2e-4, atol=2e-4)
 
 
-def test_gradients_are_those_of_differences():
+def test_gradients_match_finite_differences():
     params, rest = initial(NETWORK)
     batch = pack(ARRAYS, jnp.arange(4))
     weights = jax.random.normal(jax.random.key(1), (4, 15))
@@ -87,7 +87,7 @@ def test_gradients_are_those_of_differences():
     with jax.enable_x64(True):
         params, rest, weights, batch = jax.tree.map(
             lambda x: np.asarray(x, np.float64) if x.dtype == jnp.float32 else x,
-            (varied(params), rest, weights, batch),
+            (perturbed(params), rest, weights, batch),
         )
         rng = np.random.default_rng(3)
         step = jax.tree.map(lambda x: rng.normal(size=x.shape), params)
@@ -102,11 +102,11 @@ def test_gradients_are_those_of_differences():
         np.testing.assert_allclose(slope, (up - down) / 2e-6, rtol=1e-5)
 
 
-def test_what_fills_up_changes_nothing():
-    """The same graphs in a larger room, with other numbers where nothing is."""
+def test_padding_does_not_change_embeddings():
+    """The same graphs with more padding, and other values in the padding."""
     params, rest = initial(HEADED)
-    places = jnp.arange(5)
-    close, wide = pack(ARRAYS, places, drawn=True), pack(ARRAYS, places)
+    indices = jnp.arange(5)
+    close, wide = pack(ARRAYS, indices, drawn=True), pack(ARRAYS, indices)
     noise = jnp.where(wide.node_where[..., None], wide.features, 1e6)
     wide = wide._replace(features=noise)
     for train in (False, True):
@@ -117,7 +117,7 @@ def test_what_fills_up_changes_nothing():
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_half_precision_is_close():
+def test_bfloat16_is_close_to_float32():
     params, rest = initial(NETWORK)
     batch = pack(ARRAYS, jnp.arange(8))
     half = jax.tree.map(
@@ -131,29 +131,29 @@ def test_half_precision_is_close():
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-def test_room_is_enough_and_no_more_than_for_all(drawn):
+def test_budget_fits_sampled_batches_and_is_bounded(drawn):
     rng = np.random.default_rng(0)
     for n in (1, 2, 3, 7, 8, 20, 24, 30, 60):
         nodes, edges = ARRAYS.budget(n, drawn=drawn)
         rounds, left = divmod(n, 24)
-        for counts, room in ((GRAPHS.n_nodes, nodes), (GRAPHS.n_edges, edges)):
+        for counts, capacity in ((GRAPHS.n_nodes, nodes), (GRAPHS.n_edges, edges)):
             drawings = [rng.permutation(counts)[:left].sum() for _ in range(50)]
-            assert rounds * counts.sum() + max(drawings) <= room <= (rounds + 1) * counts.sum()
+            assert rounds * counts.sum() + max(drawings) <= capacity <= (rounds + 1) * counts.sum()
             if not drawn:  # the largest fit
-                assert rounds * counts.sum() + np.sort(counts)[::-1][:left].sum() <= room
+                assert rounds * counts.sum() + np.sort(counts)[::-1][:left].sum() <= capacity
 
 
-def test_the_room_of_draws_is_seldom_too_small():
-    """Against the exact law of a sum of two sizes, drawn with replacement."""
+def test_budget_of_random_batches_rarely_overflows():
+    """Exact overflow probability for graphs of two sizes, sampled without replacement."""
     counts = np.array([1] * 990 + [200] * 10)
     graphs = data.as_graphs([[[], []]] * 1000, None, np.arange(1000) % 2, n_nodes=counts)
-    room = GraphArrays.from_graphs(graphs).budget(128, drawn=True)[0]
-    least = (room - 128) // 199 + 1  # large ones that do not fit
+    capacity = GraphArrays.from_graphs(graphs).budget(128, drawn=True)[0]
+    least = (capacity - 128) // 199 + 1  # number of large graphs that does not fit
     assert hypergeom.sf(least - 1, 1000, 10, 128) <= 1e-12
-    assert room <= counts[-10:].sum() + 118
+    assert capacity <= counts[-10:].sum() + 118
 
 
-def test_what_does_not_fit_is_seen():
+def test_overflow_yields_nan_features():
     largest = int(np.argmax(GRAPHS.n_nodes))
     batch = pack(ARRAYS, jnp.full(16, largest))
     assert np.isnan(batch.features).all()
@@ -171,7 +171,7 @@ def test_graphs_without_edges_have_features():
     assert not batch.edge_where.any()
 
 
-def test_what_does_not_belong_is_refused():
+def test_rejects_invalid_arguments():
     with raises(ValueError, match="`n_packs` must divide the batch of 5 graphs, got 2"):
         pack(ARRAYS, jnp.arange(5), 2)
     with raises(ValueError, match="`width` must be at least 1, got 0"):

@@ -22,17 +22,17 @@ pytestmark = pytest.mark.usefixtures("quick_compiles", "narrow_blocks")
 
 
 def test_layers_without_weight_are_not_computed():
-    taken = GRAPHS["one user"]
-    graph, tables = InteractionGraph.from_interactions(interactions(taken)), some_tables(taken)
+    seen = GRAPHS["one user"]
+    graph, tables = InteractionGraph.from_interactions(interactions(seen)), some_tables(seen)
     got = propagate(graph, tables, (2.0, 0.0, 0.0))
     np.testing.assert_array_equal(stacked(got), stacked(tables) * 2)
     traced = str(jax.make_jaxpr(lambda g, t: propagate(g, t, (3.0, 0.0)))(graph, tables))
     assert "gather" not in traced
 
 
-def test_a_second_derivative_is_there():
-    taken = GRAPHS["one user"]
-    graph, tables = InteractionGraph.from_interactions(interactions(taken)), some_tables(taken)
+def test_supports_second_derivatives():
+    seen = GRAPHS["one user"]
+    graph, tables = InteractionGraph.from_interactions(interactions(seen)), some_tables(seen)
 
     def slope(scale):
         def loss(scale):
@@ -41,40 +41,40 @@ def test_a_second_derivative_is_there():
 
         return jax.grad(loss)(scale)
 
-    product = normalised(taken) @ stacked(tables)
+    product = normalised(seen) @ stacked(tables)
     np.testing.assert_allclose(jax.grad(slope)(1.0), 2 * np.vdot(product, product), rtol=1e-5)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_several_runs_at_once_equal_one_after_another(layout):
-    taken = GRAPHS["heavy and empty"]
-    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
-    runs = [some_tables(taken, seed=seed) for seed in range(3)]
+def test_vmap_matches_reference_of_each_run(layout):
+    seen = GRAPHS["heavy and empty"]
+    graph = InteractionGraph.from_interactions(interactions(seen), layout=layout)
+    runs = [some_tables(seen, seed=seed) for seed in range(3)]
     together = Tables(*map(jnp.stack, zip(*runs)))
     got = jax.jit(jax.vmap(propagate, (None, 0)))(graph, together)
     for place, run in enumerate(runs):
         np.testing.assert_allclose(
-            stacked(x[place] for x in got), normalised(taken) @ stacked(run), rtol=1e-4, atol=1e-5
+            stacked(x[place] for x in got), normalised(seen) @ stacked(run), rtol=1e-4, atol=1e-5
         )
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float64])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_dtype_of_the_tables_is_kept(layout, dtype):
+def test_preserves_dtype_of_tables(layout, dtype):
     """Sums of bfloat16 are in float32: the only rounding is that of the result."""
-    taken, tables = GRAPHS["heavy and empty"], some_tables(GRAPHS["heavy and empty"])
+    seen, tables = GRAPHS["heavy and empty"], some_tables(GRAPHS["heavy and empty"])
     with jax.enable_x64(dtype == jnp.float64):
         tables = Tables(*(table.astype(dtype) for table in tables))
-        graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
+        graph = InteractionGraph.from_interactions(interactions(seen), layout=layout)
         got = jax.jit(propagate)(graph, tables)
     assert [table.dtype for table in got] == [dtype] * 2
     rtol, atol = (2**-8, 1e-6) if dtype == jnp.bfloat16 else (1e-12, 1e-13)
-    want = normalised(taken) @ stacked(tables)
+    want = normalised(seen) @ stacked(tables)
     np.testing.assert_allclose(stacked(got), want, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_product_in_parts_is_exact_in_float32(side):
+def test_split_product_is_accurate_to_float32(side):
     """The computation of a dense layout on accelerators."""
     rng = np.random.default_rng(6)
     matrix = rng.random((60, 60)) < 0.2
@@ -90,36 +90,36 @@ def test_a_product_in_parts_is_exact_in_float32(side):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_dropped_edges_are_dropped_in_both_directions(layout):
-    taken, rate = GRAPHS["heavy and empty"], 0.3
-    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout, droppable=True)
-    n_users, n_items = taken.shape
+def test_edge_dropout_is_symmetric(layout):
+    seen, rate = GRAPHS["heavy and empty"], 0.3
+    graph = InteractionGraph.from_interactions(interactions(seen), layout=layout, droppable=True)
+    n_users, n_items = seen.shape
     dropped = jax.jit(lambda key: graph.drop(key, rate))(jax.random.key(0))
     # The operator itself, column by column, applied to unit vectors.
     every = n_users + n_items
     units = Tables(jnp.eye(n_users, every), jnp.eye(n_items, every, n_users))
     operator = stacked(jax.jit(propagate)(dropped, units))
     np.testing.assert_allclose(operator, operator.T, atol=1e-7)
-    whole = normalised(taken)
+    whole = normalised(seen)
     kept = operator != 0
     # Degrees are those of the whole graph: kept edges are unchanged, except for the factor.
     np.testing.assert_allclose(operator[kept], whole[kept] / (1 - rate), rtol=1e-6)
     share = kept.sum() / (whole != 0).sum()
-    assert abs(share - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / taken.sum())
+    assert abs(share - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / seen.sum())
     # The same key draws the same edges whatever the layout.
     other = InteractionGraph.from_interactions(
-        interactions(taken), layout="dense" if layout == "rows" else "rows", droppable=True
+        interactions(seen), layout="dense" if layout == "rows" else "rows", droppable=True
     ).drop(jax.random.key(0), rate)
     np.testing.assert_allclose(stacked(jax.jit(propagate)(other, units)), operator, atol=1e-6)
 
 
-def test_another_graph_of_the_same_shape_needs_no_compilation():
-    taken = GRAPHS["heavy and empty"]
+def test_graph_of_same_shape_does_not_recompile():
+    seen = GRAPHS["heavy and empty"]
     rng = np.random.default_rng(4)
-    other = taken[rng.permutation(len(taken))][:, rng.permutation(taken.shape[1])]
+    other = seen[rng.permutation(len(seen))][:, rng.permutation(seen.shape[1])]
     compiled, traces = counted(lambda graph, tables: propagate(graph, tables, (0.5, 0.5)))
-    tables = some_tables(taken)
-    for matrix in (taken, other):
+    tables = some_tables(seen)
+    for matrix in (seen, other):
         graph = InteractionGraph.from_interactions(interactions(matrix), layout="rows")
         got = compiled(graph, tables)
         want = 0.5 * stacked(tables) + 0.5 * normalised(matrix) @ stacked(tables)
@@ -128,12 +128,12 @@ def test_another_graph_of_the_same_shape_needs_no_compilation():
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_nothing_as_long_as_the_edges_is_written_out(monkeypatch):
+def test_propagation_does_not_materialize_edge_messages(monkeypatch):
     monkeypatch.setattr("crl_jax.models._gather_layout.WIDTHS", (32,))
     rng = np.random.default_rng(5)
-    taken, dim = rng.random((300, 400)) < 0.5, 64
-    graph = InteractionGraph.from_interactions(interactions(taken), layout="rows")
-    tables = some_tables(taken, dim=dim)
+    seen, dim = rng.random((300, 400)) < 0.5, 64
+    graph = InteractionGraph.from_interactions(interactions(seen), layout="rows")
+    tables = some_tables(seen, dim=dim)
 
     def loss(graph, tables):
         return sum(jnp.vdot(x, x) for x in propagate(graph, tables, (0.25,) * 4))
@@ -147,12 +147,12 @@ def test_nothing_as_long_as_the_edges_is_written_out(monkeypatch):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="other compilers heed barriers")
 @pytest.mark.parametrize("n_runs", [None, 2])
 @pytest.mark.usefixtures("all_optimisations")
-def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
-    """Also if the graph is a constant of the program, and for several runs at once."""
-    taken = GRAPHS["heavy and empty"]
+def test_cpu_program_separates_tables_from_gather_loops(n_runs):
+    """The graph is a constant of the program, for one run and for several batched runs."""
+    seen = GRAPHS["heavy and empty"]
     graph, tables = (
-        InteractionGraph.from_interactions(interactions(taken), layout="rows"),
-        some_tables(taken),
+        InteractionGraph.from_interactions(interactions(seen), layout="rows"),
+        some_tables(seen),
     )
     run = partial(propagate, graph)
     if n_runs:
@@ -165,29 +165,29 @@ def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
     ("platform", "layout", "bits_per_entry"),
     [("tpu", "Bit", 1), ("tpu v4", "Dense", 16)],
 )
-def test_auto_lays_out_by_platform_size_and_density(monkeypatch, platform, layout, bits_per_entry):
+def test_auto_layout_uses_platform_size_and_density(monkeypatch, platform, layout, bits_per_entry):
     full = GRAPHS["one user"]
     sparse = full & (np.arange(full.size) < 4)
 
-    def chosen(platform, taken=full):
-        graph = InteractionGraph.from_interactions(interactions(taken), platform=platform)
+    def chosen_layout(platform, seen=full):
+        graph = InteractionGraph.from_interactions(interactions(seen), platform=platform)
         return type(graph.layout).__name__.removesuffix("Layout")
 
-    assert chosen("cpu") == chosen("gpu") == chosen(None) == "Gather"
-    assert chosen(platform) == layout
+    assert chosen_layout("cpu") == chosen_layout("gpu") == chosen_layout(None) == "Gather"
+    assert chosen_layout(platform) == layout
     name, _, ratio = MATRIX_LAYOUTS[platform]
     n_bytes = full.size * bits_per_entry / 8
     monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, n_bytes, ratio))
-    assert chosen(platform) == layout
+    assert chosen_layout(platform) == layout
     monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, n_bytes - 1 / 8, ratio))
-    assert chosen(platform) == "Gather"
+    assert chosen_layout(platform) == "Gather"
     monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, n_bytes, full.size / 4))
-    assert chosen(platform, sparse) == layout
+    assert chosen_layout(platform, sparse) == layout
     monkeypatch.setitem(MATRIX_LAYOUTS, platform, (name, n_bytes, full.size / 4 - 1))
-    assert chosen(platform, sparse) == "Gather"
+    assert chosen_layout(platform, sparse) == "Gather"
 
 
-def test_tpus_without_products_of_integers_get_the_dense_layout(monkeypatch):
+def test_tpus_without_integer_products_use_dense_layout(monkeypatch):
     for kind, layout in {"TPU v4": "DenseLayout", "TPU v5 lite": "BitLayout"}.items():
         monkeypatch.setattr(jax, "devices", lambda kind=kind: [SimpleNamespace(device_kind=kind)])
         monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
@@ -195,16 +195,16 @@ def test_tpus_without_products_of_integers_get_the_dense_layout(monkeypatch):
         assert type(graph.layout).__name__ == layout
 
 
-def test_each_platform_gets_its_program_from_one_process(monkeypatch):
-    """A graph with bits for a TPU is the plain product elsewhere, of equal values."""
-    taken, weights = GRAPHS["heavy and empty"], (0.5, 0.0, -2.0)
-    graph = InteractionGraph.from_interactions(interactions(taken), platform="tpu")
-    tables = some_tables(taken, dim=7)
+def test_exports_platform_specific_programs(monkeypatch):
+    """With the bit layout, TPUs run the kernel and other platforms an equal plain product."""
+    seen, weights = GRAPHS["heavy and empty"], (0.5, 0.0, -2.0)
+    graph = InteractionGraph.from_interactions(interactions(seen), platform="tpu")
+    tables = some_tables(seen, dim=7)
     product = jax.jit(jax.grad(lambda t: stacked_norm(propagate(graph, t, weights))))
     programs = {p: export.export(product, platforms=(p,))(tables) for p in ("cpu", "cuda", "tpu")}
     kernels = {p: "tpu_custom_call" in e.mlir_module() for p, e in programs.items()}
     assert kernels == {"cpu": False, "cuda": False, "tpu": True}
-    operator = 0.5 * np.eye(sum(taken.shape)) - 2 * np.linalg.matrix_power(normalised(taken), 2)
+    operator = 0.5 * np.eye(sum(seen.shape)) - 2 * np.linalg.matrix_power(normalised(seen), 2)
     want = 2 * operator @ operator @ stacked(tables)
     atol = 1e-6 * abs(want).max()
     np.testing.assert_allclose(stacked(programs["cpu"].call(tables)), want, rtol=0, atol=atol)
@@ -221,10 +221,10 @@ def stacked_norm(tables):
     return sum(jnp.vdot(x, x) for x in tables)
 
 
-def test_runs_with_edges_of_their_own_and_a_mesh_compile_to_the_kernel():
-    taken, rate = GRAPHS["heavy and empty"], 0.3
-    graph = InteractionGraph.from_interactions(interactions(taken), layout="bits", droppable=True)
-    runs = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), some_tables(taken))
+def test_vmapped_dropout_and_mesh_use_bit_kernel():
+    seen, rate = GRAPHS["heavy and empty"], 0.3
+    graph = InteractionGraph.from_interactions(interactions(seen), layout="bits", droppable=True)
+    runs = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), some_tables(seen))
 
     def run(key, tables):
         return propagate(graph.drop(key, rate), tables)
@@ -239,18 +239,18 @@ def test_runs_with_edges_of_their_own_and_a_mesh_compile_to_the_kernel():
         one = jax.jit(run)(key, Tables(*(x[place] for x in runs)))
         np.testing.assert_allclose(stacked(x[place] for x in got), stacked(one), atol=1e-6)
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "table"))
-    tables = jax.device_put(some_tables(taken), NamedSharding(mesh, PartitionSpec("table")))
+    tables = jax.device_put(some_tables(seen), NamedSharding(mesh, PartitionSpec("table")))
     sharded = jax.jit(partial(propagate, graph.shard(mesh)))
     np.testing.assert_allclose(
-        stacked(sharded(tables)), normalised(taken) @ stacked(tables), rtol=1e-5, atol=1e-6
+        stacked(sharded(tables)), normalised(seen) @ stacked(tables), rtol=1e-5, atol=1e-6
     )
     lowered = sharded.trace(tables).lower(lowering_platforms=("tpu",))
     assert "tpu_custom_call" in lowered.as_text()
 
 
-def test_bad_arguments_are_named():
-    taken = GRAPHS["one user"]
-    data, tables = interactions(taken), some_tables(taken)
+def test_rejects_invalid_arguments():
+    seen = GRAPHS["one user"]
+    data, tables = interactions(seen), some_tables(seen)
     graph = InteractionGraph.from_interactions(data)
     with raises(ValueError, match="`layout` must be one of auto, rows, dense, bits, got 'csr'"):
         InteractionGraph.from_interactions(data, layout="csr")  # pyright: ignore[reportArgumentType]

@@ -20,15 +20,15 @@ N_USERS, N_ITEMS, DIM = 12, 9, 4
 
 @pytest.fixture(scope="module")
 def train() -> Interactions:
-    taken = np.random.default_rng(0).random((N_USERS, N_ITEMS)) < 0.3
-    taken[2] = taken[:, 5] = False
-    users, items = np.nonzero(taken)
+    seen = np.random.default_rng(0).random((N_USERS, N_ITEMS)) < 0.3
+    seen[2] = seen[:, 5] = False
+    users, items = np.nonzero(seen)
     return Interactions.from_arrays(
         users, items, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
     )
 
 
-def mixed_by_hand(train, params, weights) -> tuple[np.ndarray, np.ndarray]:
+def reference_encoding(train, params, weights) -> tuple[np.ndarray, np.ndarray]:
     """Equation 3 of the paper, one link at a time."""
     user_degrees = np.bincount(train.users, minlength=N_USERS)
     item_degrees = np.bincount(train.items, minlength=N_ITEMS)
@@ -53,43 +53,45 @@ def test_encoding_is_the_weighted_sum_of_layers(train, n_layers, layer_weights, 
     encoder = LightGCN.from_interactions(train, DIM, n_layers, layer_weights=layer_weights)
     params = encoder.init(jax.random.key(0))
     tables = jax.jit(lambda encoder, params: encoder.encode(params))(encoder, params)
-    for got, want in zip(tables, mixed_by_hand(train, params, used)):
+    for got, want in zip(tables, reference_encoding(train, params, used)):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
 
 
 def test_edges_are_dropped_only_with_a_key_and_a_rate(train):
-    certain = LightGCN.from_interactions(train, DIM, 1)
-    params = certain.init(jax.random.key(0))
-    dropping = LightGCN.from_interactions(train, DIM, 1, edge_dropout=0.5)
+    without_dropout = LightGCN.from_interactions(train, DIM, 1)
+    params = without_dropout.init(jax.random.key(0))
+    with_dropout = LightGCN.from_interactions(train, DIM, 1, edge_dropout=0.5)
     encode = jax.jit(lambda encoder, key=None: encoder.encode(params, key).users)
-    key, whole = jax.random.key(7), encode(certain)
-    np.testing.assert_array_equal(encode(certain, key), whole)
-    np.testing.assert_allclose(encode(dropping), whole, rtol=1e-6)
-    first, second = encode(dropping, key), encode(dropping, key)
+    key, whole = jax.random.key(7), encode(without_dropout)
+    np.testing.assert_array_equal(encode(without_dropout, key), whole)
+    np.testing.assert_allclose(encode(with_dropout), whole, rtol=1e-6)
+    first, second = encode(with_dropout, key), encode(with_dropout, key)
     np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first, encode(dropping, jax.random.key(8)))
+    assert not np.array_equal(first, encode(with_dropout, jax.random.key(8)))
     assert not np.array_equal(first, whole)
 
 
-def test_the_gradient_sees_the_edges_that_were_dropped(train):
+def test_gradient_uses_same_dropped_edges(train):
     encoder = LightGCN.from_interactions(train, DIM, 2, edge_dropout=0.4)
     params, key = encoder.init(jax.random.key(0)), jax.random.key(1)
-    weigh = encoder.init(jax.random.key(2))
+    cotangents = encoder.init(jax.random.key(2))
 
     def loss(params):
         tables = encoder.encode(params, key)
-        return jnp.vdot(tables.users, weigh["users"]) + jnp.vdot(tables.items, weigh["items"])
+        return jnp.vdot(tables.users, cotangents["users"]) + jnp.vdot(
+            tables.items, cotangents["items"]
+        )
 
     value, slopes = jax.jit(jax.value_and_grad(loss))(params)
     # The loss is linear: it is the inner product with its own gradient.
     inner = sum(jnp.vdot(slopes[name], params[name]) for name in params)
     np.testing.assert_allclose(value, inner, rtol=1e-5)
     np.testing.assert_allclose(
-        slopes["users"], jax.jit(encoder.encode)(weigh, key).users, rtol=1e-5, atol=1e-7
+        slopes["users"], jax.jit(encoder.encode)(cotangents, key).users, rtol=1e-5, atol=1e-7
     )
 
 
-def test_initial_values_are_those_of_the_published_code_or_as_asked(train):
+def test_initial_values_match_default_and_given_initializer(train):
     params = LightGCN.from_interactions(train, 4000).init(jax.random.key(0))
     for name, rows in (("users", N_USERS), ("items", N_ITEMS)):
         assert params[name].shape == (rows, 4000)
@@ -101,7 +103,7 @@ def test_initial_values_are_those_of_the_published_code_or_as_asked(train):
     assert 0.99 * limit < np.abs(even["users"]).max() <= limit
 
 
-def test_equal_encoders_share_their_programs(train):
+def test_equal_encoders_share_compiled_program(train):
     encode, traces = counted(lambda encoder, params: encoder.encode(params))
     first, second = LightGCN.from_interactions(train, DIM), LightGCN.from_interactions(train, DIM)
     params = first.init(jax.random.key(0))
@@ -129,6 +131,6 @@ def test_equal_encoders_share_their_programs(train):
         ({"layout": "csr"}, "`layout` must be one of auto, rows, dense"),
     ],
 )
-def test_bad_arguments_are_named(train, change, message):
+def test_rejects_invalid_arguments(train, change, message):
     with raises(ValueError, match=message):
         LightGCN.from_interactions(train, **change)

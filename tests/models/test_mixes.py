@@ -33,9 +33,9 @@ pytestmark = pytest.mark.usefixtures("quick_compiles", "narrow_blocks")
 MIXES = ((0.5, 0.0, 0.25, 1.0), (0.0, 1.0), (2.0,), (0.0, 0.0))
 
 
-def powers(taken, tables, weights):
+def powers(seen, tables, weights):
     """The weighted sum of layers, written out in float64."""
-    matrix, layer = normalised(taken), stacked(tables)
+    matrix, layer = normalised(seen), stacked(tables)
     total = np.zeros_like(layer)
     for weight in weights:
         total = total + weight * layer
@@ -45,11 +45,11 @@ def powers(taken, tables, weights):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_each_mix_and_its_gradient_are_those_of_the_dense_formula(name, layout):
-    taken = GRAPHS[name]
-    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
-    tables = some_tables(taken)
-    slopes = [some_tables(taken, seed=10 + i) for i in range(len(MIXES))]
+def test_mixes_and_gradients_match_dense_formula(name, layout):
+    seen = GRAPHS[name]
+    graph = InteractionGraph.from_interactions(interactions(seen), layout=layout)
+    tables = some_tables(seen)
+    slopes = [some_tables(seen, seed=10 + i) for i in range(len(MIXES))]
 
     @jax.jit
     @partial(jax.grad, has_aux=True)
@@ -60,44 +60,44 @@ def test_each_mix_and_its_gradient_are_those_of_the_dense_formula(name, layout):
 
     slope, made = slope_of(tables)
     for weights, got in zip(MIXES, made, strict=True):
-        want = powers(taken, tables, weights)
+        want = powers(seen, tables, weights)
         np.testing.assert_allclose(stacked(got), want, rtol=2e-5, atol=2e-6)
         assert [table.dtype for table in got] == [np.float32] * 2
-    lonely = ~np.concatenate([taken.any(1), taken.any(0)])
+    lonely = ~np.concatenate([seen.any(1), seen.any(0)])
     assert np.all(stacked(made[1])[lonely] == 0)
     # The operator is symmetric: the gradient of s · A E is A s.
-    want = sum(powers(taken, s, weights) for s, weights in zip(slopes, MIXES, strict=True))
+    want = sum(powers(seen, s, weights) for s, weights in zip(slopes, MIXES, strict=True))
     np.testing.assert_allclose(stacked(slope), want, rtol=2e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_noise_has_the_length_that_was_asked_and_the_signs_of_its_row(layout):
-    taken = heavy_and_empty()
-    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
-    tables, noise = some_tables(taken), LayerNoise(0.3, jax.random.key(4))
+def test_noise_has_given_norm_and_signs_of_row(layout):
+    seen = heavy_and_empty()
+    graph = InteractionGraph.from_interactions(interactions(seen), layout=layout)
+    tables, noise = some_tables(seen), LayerNoise(0.3, jax.random.key(4))
     layers = jax.jit(lambda t: propagate_mixes(graph, t, np.eye(4).tolist(), noise))(tables)
     layers = [stacked(x) for x in layers]
-    linked = np.concatenate([taken.any(1), taken.any(0)])
-    drawn = []
+    linked = np.concatenate([seen.any(1), seen.any(0)])
+    samples = []
     for before, after in itertools.pairwise(layers):
-        plain = normalised(taken) @ before
+        plain = normalised(seen) @ before
         added = after - plain
         np.testing.assert_allclose(np.linalg.norm(added, axis=1)[linked], 0.3, rtol=1e-4)
         assert np.all(added[~linked] == 0)
         clear = np.abs(plain) > 1e-5
         assert np.all((np.sign(added) == np.sign(plain))[clear])
-        drawn.append(np.abs(added[linked]))
+        samples.append(np.abs(added[linked]))
     np.testing.assert_array_equal(layers[0], stacked(tables))
-    assert not np.allclose(drawn[0], drawn[1], atol=1e-3)  # redrawn for each layer
-    directions = drawn[0] / 0.3
+    assert not np.allclose(samples[0], samples[1], atol=1e-3)  # redrawn for each layer
+    directions = samples[0] / 0.3
     assert directions.min() < 0.1  # not all in one direction
     assert directions.max() > 0.8
 
 
-def test_the_gradient_does_not_see_the_noise():
-    taken = heavy_and_empty()
-    graph = InteractionGraph.from_interactions(interactions(taken))
-    tables, slopes = some_tables(taken), some_tables(taken, seed=2)
+def test_noise_does_not_change_gradient():
+    seen = heavy_and_empty()
+    graph = InteractionGraph.from_interactions(interactions(seen))
+    tables, slopes = some_tables(seen), some_tables(seen, seed=2)
     weights = (0.25, 0.5, 1.0)
 
     def loss(tables, noise):
@@ -105,12 +105,12 @@ def test_the_gradient_does_not_see_the_noise():
         return sum(jnp.sum(x * s) for x, s in zip(made, slopes, strict=True))
 
     noisy = jax.jit(jax.grad(loss))(tables, LayerNoise(0.3, jax.random.key(0)))
-    np.testing.assert_allclose(stacked(noisy), powers(taken, slopes, weights), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(stacked(noisy), powers(seen, slopes, weights), rtol=1e-5, atol=1e-6)
 
 
-def test_noise_needs_a_key_and_its_length_compiles_nothing_anew():
-    taken = heavy_and_empty()
-    log = interactions(taken)
+def test_noise_requires_key_and_norm_does_not_recompile():
+    seen = heavy_and_empty()
+    log = interactions(seen)
     encode, traced = counted(lambda encoder, params, key: encoder.encode(params, key))
     quiet, loud = (
         LightGCN.from_interactions(log, 4, 2, noise=jnp.float32(length), layout="rows")
@@ -118,7 +118,7 @@ def test_noise_needs_a_key_and_its_length_compiles_nothing_anew():
     )
     params = quiet.init(jax.random.key(0))
     plain = encode(quiet, params, None)
-    want = powers(taken, Tables(**params), (1 / 3,) * 3)
+    want = powers(seen, Tables(**params), (1 / 3,) * 3)
     np.testing.assert_allclose(stacked(plain), want, rtol=1e-5, atol=1e-6)
     near, far = (encode(e, params, jax.random.key(1)) for e in (quiet, loud))
     assert (
@@ -129,7 +129,7 @@ def test_noise_needs_a_key_and_its_length_compiles_nothing_anew():
     assert len(traced) == 2  # with and without a key
 
 
-def test_bad_arguments_are_named():
+def test_rejects_invalid_arguments():
     log = interactions(np.ones((3, 4), bool))
     graph, tables = (
         InteractionGraph.from_interactions(log),

@@ -29,28 +29,28 @@ PARAMETERS = {
 }
 
 
-def by_hand(settings, params, rest, x, train):
+def reference(settings, params, rest, x, train):
     params, rest, x = jax.tree.map(lambda x: np.asarray(x, np.float64), (params, rest, x))
-    for place in range(1, len(settings.widths) + 1):
-        own = params[f"linear_{place}"]
+    for layer in range(1, len(settings.widths) + 1):
+        own = params[f"linear_{layer}"]
         x = x @ own["kernel"] + own.get("bias", 0)
-        if own := params.get(f"norm_{place}"):
-            seen = rest[f"norm_{place}"]
-            mean, var = (x.mean(axis=0), x.var(axis=0)) if train else (seen["mean"], seen["var"])
+        if own := params.get(f"norm_{layer}"):
+            stats = rest[f"norm_{layer}"]
+            mean, var = (x.mean(axis=0), x.var(axis=0)) if train else (stats["mean"], stats["var"])
             x = own["scale"] * (x - mean) / np.sqrt(var + 1e-5) + own["bias"]
-        if place < len(settings.widths):
+        if layer < len(settings.widths):
             x = np.maximum(x, 0)
     return x
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_published_heads_have_their_layers(name):
+def test_published_heads_have_expected_layers(name):
     params, _ = jax.eval_shape(Network(HEADS[name]).init, jax.random.key(0))
     layers = [
-        set(params[f"{kind}_{place}"])
-        for place in range(1, 4)
+        set(params[f"{kind}_{layer}"])
+        for layer in range(1, 4)
         for kind in ("linear", "norm")
-        if f"{kind}_{place}" in params
+        if f"{kind}_{layer}" in params
     ]
     assert layers == PARAMETERS[name]
     assert HEADS[name].n_features == 4
@@ -58,14 +58,14 @@ def test_published_heads_have_their_layers(name):
 
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
-def test_embeddings_are_those_of_float64(name, train):
+def test_embeddings_match_float64_reference(name, train):
     params, rest = moved_variables(Network(HEADS[name]))
     got, _ = apply(Network(HEADS[name]), params, rest, X, train=train)
-    want = by_hand(HEADS[name], params, rest, X, train)
+    want = reference(HEADS[name], params, rest, X, train)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_head_of_one_layer_is_linear_and_starts_as_lecun_has_it():
+def test_single_layer_head_uses_lecun_initialization():
     head = Projection((400,), n_in=600)
     params, _ = jax.jit(Network(head).init)(jax.random.key(0))
     assert set(params) == {"linear_1"}
@@ -73,7 +73,7 @@ def test_a_head_of_one_layer_is_linear_and_starts_as_lecun_has_it():
     np.testing.assert_allclose(np.std(params["linear_1"]["kernel"]), 600**-0.5, rtol=0.01)
 
 
-def test_the_first_features_are_a_head_without_parameters():
+def test_feature_slice_has_no_parameters():
     network = Network(FeatureSlice(2))
     params, rest = network.init(jax.random.key(0))
     assert jax.tree.leaves((params, rest)) == []
@@ -81,7 +81,7 @@ def test_the_first_features_are_a_head_without_parameters():
 
 
 @pytest.mark.parametrize("head", [Projection((5, 4)), FeatureSlice(4)], ids=["mlp", "first"])
-def test_a_head_on_a_backbone_keeps_the_features_at_hand(head):
+def test_backbone_with_head_exposes_backbone_features(head):
     backbone = ResNet((1,), width=4)
     both = BackboneWithHead(backbone, head)
     params, rest = moved_variables(Network(both))
@@ -91,13 +91,13 @@ def test_a_head_on_a_backbone_keeps_the_features_at_hand(head):
     np.testing.assert_array_equal(features, apply(Network(backbone), *own, x)[0])
     got, _ = apply(Network(both), params, rest, x)
     assert got.shape == (6, both.n_features) == (6, 4)
-    of_head = head if isinstance(head, FeatureSlice) else Projection(head.widths, n_in=4)
-    rest_of_head = params.get("head", {}), rest.get("head", {})
-    want, _ = apply(Network(of_head), *rest_of_head, features)
+    head_module = head if isinstance(head, FeatureSlice) else Projection(head.widths, n_in=4)
+    head_variables = params.get("head", {}), rest.get("head", {})
+    want, _ = apply(Network(head_module), *head_variables, features)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_masked_examples_enter_no_statistics_of_the_head():
+def test_masked_examples_do_not_affect_batch_statistics():
     both = BackboneWithHead(ResNet((1,), width=4), Projection((5, 4), last_norm=True))
     params, rest = moved_variables(Network(both))
     x = jax.random.normal(jax.random.key(1), (6, 5, 5, 3))
@@ -109,7 +109,7 @@ def test_masked_examples_enter_no_statistics_of_the_head():
     jax.tree.map(check, after, few_after)
 
 
-def test_half_precision_is_near():
+def test_bfloat16_is_close_to_float32():
     params, rest = moved_variables(Network(HEADS["bcl"]))
     want, _ = apply(Network(HEADS["bcl"]), params, rest, X, train=True)
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
@@ -118,7 +118,7 @@ def test_half_precision_is_near():
     assert np.abs(got.astype(np.float32) - want).max() < 0.05 * np.abs(want).max()
 
 
-def test_settings_out_of_range_are_refused():
+def test_rejects_invalid_settings():
     with raises(ValueError, match=r"`widths` must be one or more, .* got \(\)"):
         Projection(())
     with raises(ValueError, match=r"`widths` must be one or more, .* got \(8, 0\)"):

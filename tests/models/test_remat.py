@@ -1,4 +1,4 @@
-"""Tests of the rematerialization of networks."""
+"""Rematerialization of networks: gradients, states, and memory of residuals."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_and_states_are_the_same_and_less_is_stored(name):
+def test_remat_keeps_gradients_and_reduces_residuals(name):
     build, x = CASES[name]()
     found, stored = {}, {}
     for remat in ("none", "dots", "full"):
@@ -55,7 +55,7 @@ def test_gradients_and_states_are_the_same_and_less_is_stored(name):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * np.abs(want).max() + 1e-6)
 
 
-def test_networks_that_cannot_be_rematerialized_are_refused():
+def test_rejects_invalid_remat_and_unsupported_networks():
     with raises(ValueError, match="`remat` must be one of none, dots, full, got 'some'"):
         models.Network(models.ResNet(10), remat="some")
     network = models.Network(models.Projection((3,), n_in=4), remat="full")

@@ -31,7 +31,7 @@ def initial(settings):
     return moved_variables(Network(settings))
 
 
-def applied(settings, train, *args, **kwargs):
+def run_network(settings, train, *args, **kwargs):
     return jax.jit(partial(Network(settings).apply, train=train, **kwargs))(*args)
 
 
@@ -102,13 +102,13 @@ class Reference:
     [(SMALL, False, "xla"), (SMALL, True, "cpu"), (DEEP, True, "xla"), (GROUPS, True, "cpu")],
     ids=["eval", "train", "neck", "group"],
 )
-def test_features_and_running_averages_are_those_of_float64(settings, train, way):
+def test_features_and_running_averages_match_float64(settings, train, way):
     settings = ResNet(**{**vars(settings), "convolution": way})
     params, rest = initial(settings)
     x = images(settings, size=21 if settings.stem == "imagenet" else 9)
     reference = Reference(settings, params, rest, train)
     want = reference(x)
-    got, after = applied(settings, train, params, rest, x)
+    got, after = run_network(settings, train, params, rest, x)
     assert got.shape == (6, settings.n_features)
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
     assert jax.tree.structure(after) == jax.tree.structure(rest)
@@ -120,7 +120,7 @@ def test_features_and_running_averages_are_those_of_float64(settings, train, way
     ("depth", "published", "n_features"),
     [(18, 11_689_512, 512), (34, 21_797_672, 512), (50, 25_557_032, 2048)],
 )
-def test_numbers_of_parameters_are_those_of_torchvision(depth, published, n_features):
+def test_parameter_counts_match_torchvision(depth, published, n_features):
     settings = ResNet(depth, stem="imagenet")
     params, _ = jax.eval_shape(Network(settings).init, jax.random.key(0))
     n = sum(x.size for x in jax.tree.leaves(params))
@@ -128,7 +128,7 @@ def test_numbers_of_parameters_are_those_of_torchvision(depth, published, n_feat
     assert n == published - 1000 * (n_features + 1)
 
 
-def test_initial_values_are_those_of_he():
+def test_initial_values_match_he_initialization():
     settings = ResNet((1,), width=64, zero_init_residual=True)
     params, _ = jax.jit(Network(settings).init)(jax.random.key(0))
     kernel = np.asarray(params["block_1_1"]["conv_2"]["kernel"])
@@ -143,7 +143,7 @@ def test_initial_values_are_those_of_he():
     [(SMALL, jnp.array([True, True, False, True, False, True])), (GROUPS, None)],
     ids=["batch", "group"],
 )
-def test_gradients_are_those_of_finite_differences(settings, where):
+def test_gradients_match_finite_differences(settings, where):
     """Directional derivatives in float64, with respect to the parameters and to the images."""
     start = initial(settings), images(settings)
     with jax.enable_x64(True):
@@ -169,31 +169,33 @@ def test_gradients_are_those_of_finite_differences(settings, where):
             np.testing.assert_allclose((ahead - back) / 2e-6, along, rtol=1e-5)
 
 
-def every_slope(way, x, kernel, stride):
+def output_and_gradients(way, x, kernel, stride):
     """Returns the output of a convolution, and both gradients along one cotangent."""
 
-    def all_of(x, kernel):
+    def convolve_with_gradients(x, kernel):
         out, back = jax.vjp(partial(convolve, stride=stride, method=way), x, kernel)
         return out, *back(jax.random.normal(jax.random.key(2), out.shape))
 
-    return jax.jit(all_of)(x, kernel)
+    return jax.jit(convolve_with_gradients)(x, kernel)
 
 
 @pytest.mark.parametrize(
     ("size", "stride", "batch"),
     [(1, 1, 13), (1, 2, 13), (3, 2, 13), (3, 3, 1), (5, 3, 13), (7, 1, 1)],
 )
-def test_ways_to_convolve_agree(size, stride, batch, monkeypatch):
-    """Also if the batch size is not divisible by the number of parts."""
+def test_convolution_methods_agree(size, stride, batch, monkeypatch):
+    """Includes batch sizes that are not divisible by the number of micro-batches."""
     monkeypatch.setattr("crl_jax.kernels._convolution._MICROBATCH_BYTES", 5 * 4 * 8 * 9 * 2)
     x = jax.random.normal(jax.random.key(0), (batch, 8, 9, 2))
     kernel = jax.random.normal(jax.random.key(1), (size, size, 2, 3))
-    for got, want in zip(*(every_slope(each, x, kernel, stride) for each in ("cpu", "xla"))):
+    for got, want in zip(
+        *(output_and_gradients(each, x, kernel, stride) for each in ("cpu", "xla"))
+    ):
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-def test_a_program_for_another_platform_than_the_default_has_its_convolutions():
+def test_convolutions_are_lowered_per_platform():
     """A single trace serves both platforms: the implementation is chosen during lowering."""
 
     def gradient(x, kernel):
@@ -211,26 +213,26 @@ def test_a_program_for_another_platform_than_the_default_has_its_convolutions():
     assert text_of["tpu"].count("optimization_barrier") == 0
 
 
-def test_kernels_of_several_runs_are_convolved_in_turn():
+def test_vmapped_convolutions_are_not_grouped():
     x = jax.random.normal(jax.random.key(0), (3, 5, 4, 4, 2))
     kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 2, 2))
 
     def value(way, x, kernel):
         return jnp.sum(jnp.sin(convolve(x, kernel, 1, way)))
 
-    of = {
+    gradients = {
         way: jax.jit(jax.vmap(jax.grad(partial(value, way), (0, 1))))(x, kernel)
         for way in ("cpu", "xla")
     }
     check = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-    jax.tree.map(check, of["cpu"], of["xla"])
+    jax.tree.map(check, gradients["cpu"], gradients["xla"])
     text = jax.jit(jax.vmap(partial(value, "cpu"))).lower(x, kernel).as_text()
     assert "feature_group_count = 1" in text
     assert "feature_group_count = 3" not in text
 
 
 @pytest.mark.usefixtures("all_optimisations")
-def test_gradients_in_a_loop_have_the_axes_that_are_fast():
+def test_gradients_in_loop_use_fast_dimension_order():
     """Covers convolutions of each size and stride inside a loop, as in training."""
 
     def step(kernels, x):
@@ -247,7 +249,7 @@ def test_gradients_in_a_loop_have_the_axes_that_are_fast():
     text = jax.jit(partial(jax.lax.scan, step)).lower(kernels, xs).compile().as_text()
     labels = re.findall(r"convolution\(.*dim_labels=([\w>-]+)", text)
     assert set(labels) == {"b01f_01io->b01f"}
-    assert len(labels) >= 2 + 2 + 1  # kernels of one number become products
+    assert len(labels) >= 2 + 2 + 1  # 1x1 kernels become matrix products
 
 
 def test_no_variable_has_a_weak_type():
@@ -257,7 +259,7 @@ def test_no_variable_has_a_weak_type():
     assert not any(x.weak_type for x in jax.tree.leaves(variables))
 
 
-def test_a_batch_on_many_devices_has_the_statistics_of_all():
+def test_batch_statistics_span_all_devices():
     params, rest = initial(SMALL)
     x = images(SMALL, n=16)
 
@@ -271,10 +273,10 @@ def test_a_batch_on_many_devices_has_the_statistics_of_all():
 
     one = step(params, x)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
-    everywhere = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-    compiled = step.lower(everywhere, spread).compile()
-    many = compiled(everywhere, spread)
+    sharded_x = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+    replicated_params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+    compiled = step.lower(replicated_params, sharded_x).compile()
+    many = compiled(replicated_params, sharded_x)
     check = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(check, many, one)
     # Each device convolves its own images: 2 of 16.
@@ -283,32 +285,32 @@ def test_a_batch_on_many_devices_has_the_statistics_of_all():
     assert "f32[16,9,9,4]" not in text
 
 
-def test_masked_images_do_not_enter_the_statistics():
+def test_masked_images_do_not_affect_batch_statistics():
     params, rest = initial(SMALL)
     x = images(SMALL)
     where = jnp.array([True, False, True, True, False, False])
-    soiled = x.at[1].set(jnp.inf).at[4].set(1e3)
-    got, after = applied(SMALL, True, params, rest, soiled, where)
-    want, few_after = applied(SMALL, True, params, rest, x[where])
+    with_outliers = x.at[1].set(jnp.inf).at[4].set(1e3)
+    got, after = run_network(SMALL, True, params, rest, with_outliers, where)
+    want, few_after = run_network(SMALL, True, params, rest, x[where])
     np.testing.assert_allclose(got[where], want, rtol=1e-4, atol=1e-5)
     check = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(check, after, few_after)
 
 
-def test_a_batch_without_an_image_changes_no_average():
+def test_fully_masked_batch_keeps_running_averages():
     params, rest = initial(SMALL)
-    got, after = applied(SMALL, True, params, rest, images(SMALL), jnp.zeros(6, bool))
+    got, after = run_network(SMALL, True, params, rest, images(SMALL), jnp.zeros(6, bool))
     assert np.isfinite(got).all()
     jax.tree.map(np.testing.assert_array_equal, after, rest)
 
 
 @pytest.mark.parametrize("settings", [SMALL, GROUPS], ids=["batch", "group"])
-def test_half_precision_is_near_and_keeps_float32_averages(settings):
+def test_bfloat16_is_close_and_keeps_float32_averages(settings):
     params, rest = initial(settings)
     x = images(settings, n=16, size=21)
-    want, wanted = applied(settings, True, params, rest, x)
+    want, wanted = run_network(settings, True, params, rest, x)
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
-    got, after = applied(settings, True, half, rest, x.astype(jnp.bfloat16))
+    got, after = run_network(settings, True, half, rest, x.astype(jnp.bfloat16))
     assert got.dtype == jnp.bfloat16
     assert np.abs(got.astype(np.float32) - want).max() < 0.05 * np.abs(want).max()
     for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(wanted)):
@@ -316,16 +318,16 @@ def test_half_precision_is_near_and_keeps_float32_averages(settings):
         np.testing.assert_allclose(new, old, atol=0.05 * np.abs(old).max())
 
 
-def test_batch_statistics_hold_where_the_mean_is_large():
+def test_batch_statistics_are_accurate_for_large_mean():
     x = 30 + jax.random.normal(jax.random.key(0), (64, 8, 8, 3))
-    out, seen = jax.jit(batch_norm)(x, jnp.ones(3), jnp.zeros(3))
+    out, statistics = jax.jit(batch_norm)(x, jnp.ones(3), jnp.zeros(3))
     wide = np.asarray(x, np.float64)
-    np.testing.assert_allclose(seen.mean, wide.mean(axis=(0, 1, 2)), rtol=1e-5)
-    np.testing.assert_allclose(seen.var, wide.var(axis=(0, 1, 2)), rtol=2e-3)
+    np.testing.assert_allclose(statistics.mean, wide.mean(axis=(0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(statistics.var, wide.var(axis=(0, 1, 2)), rtol=2e-3)
     np.testing.assert_allclose(out.std(axis=(0, 1, 2)), 1, rtol=2e-3)
 
 
-def test_equal_settings_share_their_programs():
+def test_equal_settings_do_not_retrace():
     params, rest = initial(SMALL)
     traces = []
 
@@ -354,12 +356,12 @@ def test_equal_settings_share_their_programs():
         ({"norm": "group", "width": 16}, "`groups` must divide `width`, 16, got 32"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings, message, unchecked):
+def test_rejects_invalid_settings(settings, message, unchecked):
     with raises(ValueError, match=message):
         ResNet(**settings)
 
 
-def test_images_of_other_channels_and_methods_that_are_not_there_are_refused():
+def test_rejects_wrong_channels_and_unknown_methods():
     params, rest = initial(SMALL)
     with raises(ValueError, match="`x` must have 3 channels, got 1"):
         Network(SMALL).apply(params, rest, jnp.zeros((1, 8, 8, 1)))

@@ -1,4 +1,4 @@
-"""Propagation where the rows of users and items lie on several devices."""
+"""Propagation with user and item rows sharded over several devices."""
 
 import re
 
@@ -24,37 +24,37 @@ def mesh_of(data, table):
 MESHES = {"2": mesh_of(1, 2), "3 of 6": mesh_of(2, 3), "8": mesh_of(1, 8)}
 
 
-def graph_on(taken, mesh, **how):
-    return InteractionGraph.from_interactions(interactions(taken), **how).shard(mesh)
+def graph_on(seen, mesh, **options):
+    return InteractionGraph.from_interactions(interactions(seen), **options).shard(mesh)
 
 
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [*((name, "8") for name in GRAPHS), *(("heavy and empty", n) for n in ("2", "3 of 6"))],
 )
-def test_layers_are_those_of_the_dense_matrix(name, mesh):
-    """Parts without a link, more devices than rows, rows of hundreds of links among them."""
-    taken, mesh = GRAPHS[name], MESHES[mesh]
-    tables, layer, want = some_tables(taken), stacked(some_tables(taken)), 0
-    got = jax.jit(propagate, static_argnums=2)(graph_on(taken, mesh), tables, WEIGHTS)
+def test_layers_match_dense_matrix(name, mesh):
+    """Includes shards without links, more devices than rows, and rows with hundreds of links."""
+    seen, mesh = GRAPHS[name], MESHES[mesh]
+    tables, layer, want = some_tables(seen), stacked(some_tables(seen)), 0
+    got = jax.jit(propagate, static_argnums=2)(graph_on(seen, mesh), tables, WEIGHTS)
     for weight in WEIGHTS:
         want = want + weight * layer
-        layer = normalised(taken) @ layer
+        layer = normalised(seen) @ layer
     np.testing.assert_allclose(stacked(got), want, rtol=0, atol=3e-6 * max(1, abs(want).max()))
 
 
-def test_gradients_are_those_of_the_dense_formula():
-    taken, mixes = GRAPHS["heavy and empty"], ((0.0, 1.0), WEIGHTS)
-    graph, tables = graph_on(taken, MESHES["3 of 6"]), some_tables(taken)
+def test_gradients_match_dense_formula():
+    seen, mixes = GRAPHS["heavy and empty"], ((0.0, 1.0), WEIGHTS)
+    graph, tables = graph_on(seen, MESHES["3 of 6"]), some_tables(seen)
 
     @jax.jit
     @jax.grad
     def slope(tables):
         found = propagate_mixes(graph, tables, mixes)
-        return sum(jnp.sum(jnp.tanh(x)) for of in found for x in of)
+        return sum(jnp.sum(jnp.tanh(x)) for tables_of_mix in found for x in tables_of_mix)
 
     # The operator is symmetric, and so is any sum of its powers.
-    operator, want = normalised(taken), 0
+    operator, want = normalised(seen), 0
     powers = [np.linalg.matrix_power(operator, k) for k in range(len(WEIGHTS))]
     for weights in mixes:
         mix = sum(w * power for w, power in zip(weights, powers))
@@ -63,7 +63,7 @@ def test_gradients_are_those_of_the_dense_formula():
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_links_of_a_layout_are_those_it_was_made_of(name):
+def test_layout_returns_original_interactions(name):
     log = interactions(GRAPHS[name])
     users, items = InteractionGraph.from_interactions(log).layout.interactions()
     order = np.lexsort((items, users))
@@ -71,25 +71,25 @@ def test_the_links_of_a_layout_are_those_it_was_made_of(name):
     np.testing.assert_array_equal(items[order], log.items)
 
 
-def test_no_device_gets_more_than_a_part_at_a_time():
-    taken = GRAPHS["heavy and empty"]
-    taken, mesh = taken[:, :48], MESHES["8"]
+def test_devices_exchange_one_shard_at_a_time():
+    seen = GRAPHS["heavy and empty"]
+    seen, mesh = seen[:, :48], MESHES["8"]
     over = NamedSharding(mesh, PartitionSpec("table"))
-    tables = Tables(*(jax.ShapeDtypeStruct((n, 5), jnp.float32) for n in np.shape(taken)))
+    tables = Tables(*(jax.ShapeDtypeStruct((n, 5), jnp.float32) for n in np.shape(seen)))
     product = jax.jit(propagate, static_argnums=2, in_shardings=(None, over), out_shardings=over)
-    text = product.lower(graph_on(taken, mesh), tables, WEIGHTS)
+    text = product.lower(graph_on(seen, mesh), tables, WEIGHTS)
     sent = re.findall(r"= (\S+) ([a-z-]+)-?(?:start)?\(", text.compile().as_text())
     kinds = {"all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"}
     shapes = {(kind, shape.partition("{")[0]) for shape, kind in sent if kind in kinds}
-    part = {f"f32[{n // 8 + 1},5]" for n in np.shape(taken)}
+    part = {f"f32[{n // 8 + 1},5]" for n in np.shape(seen)}
     assert {shape for kind, shape in shapes if kind == "collective-permute"} == part
     assert {kind for kind, _ in shapes} == {"collective-permute"}
 
 
-def test_what_can_be_dropped_or_is_dense_stays_whole():
+def test_droppable_and_dense_graphs_are_not_sharded():
     log = interactions(GRAPHS["one user"])
-    for how in ({"droppable": True}, {"layout": "dense"}):
-        graph = InteractionGraph.from_interactions(log, **how)
+    for options in ({"droppable": True}, {"layout": "dense"}):
+        graph = InteractionGraph.from_interactions(log, **options)
         assert graph.shard(MESHES["2"]) is graph
     graph = InteractionGraph.from_interactions(log)
     assert graph.shard(mesh_of(4, 1)) is graph
@@ -97,15 +97,15 @@ def test_what_can_be_dropped_or_is_dense_stays_whole():
         graph.shard(MESHES["2"]).drop(jax.random.key(0), 0.5)
 
 
-def test_with_noise_the_graph_stays_whole():
-    """It is drawn in the order of the layout, and is not to depend on the devices."""
+def test_graph_with_noise_is_not_sharded():
+    """Noise is sampled in the order of the layout, and must not depend on the devices."""
     noisy = LightGCN.from_interactions(interactions(GRAPHS["one user"]), noise=0.1)
     assert noisy.shard(MESHES["2"]) is noisy
 
 
 @pytest.mark.parametrize("noise", [None, 0.1])
-def test_bits_are_multiplied_on_every_device_of_any_mesh(noise):
-    """Compilers cannot partition the kernel: the layout has to know the mesh."""
+def test_bit_layout_stores_any_mesh(noise):
+    """Compilers cannot partition the kernel: the layout must store the mesh."""
     log = interactions(GRAPHS["one user"])
     encoder = LightGCN.from_interactions(log, noise=noise, layout="bits")
     for mesh in (mesh_of(4, 1), MESHES["3 of 6"]):

@@ -24,7 +24,7 @@ def variables():
     return moved_variables(NET)
 
 
-def encoded(items, network=NET, **options):
+def encode(items, network=NET, **options):
     out, rest = apply(network, *variables(), jnp.asarray(items, jnp.int32), **options)
     return np.asarray(out), rest
 
@@ -62,40 +62,42 @@ def reference(items, params, settings):
     return layer_norm(x, p["norm"])
 
 
-def test_vectors_are_those_of_float64():
-    got = encoded(ITEMS)[0]
+def test_vectors_match_float64_reference():
+    got = encode(ITEMS)[0]
     for row, items in zip(got, ITEMS, strict=True):
         kept = items >= 0
         want = reference(items[kept], variables()[0], TINY)
         np.testing.assert_allclose(row[kept], want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_later_item_changes_no_earlier_vector():
-    before = encoded(ITEMS[1:2])[0][0]
+def test_vectors_are_causal():
+    before = encode(ITEMS[1:2])[0][0]
     for t in range(5):
         changed = ITEMS[1:2].copy()
         changed[0, t] = 8
-        after = encoded(changed)[0][0]
+        after = encode(changed)[0][0]
         np.testing.assert_array_equal(after[:t], before[:t])
         assert (np.abs(after[t:] - before[t:]).max(axis=1) > 1e-3).all()
 
 
 @pytest.mark.parametrize("junk", [-1, -7])
-def test_padding_changes_nothing(junk):
+def test_padding_does_not_change_vectors(junk):
     """Neither the ids of padding nor its amount; vectors of padding are finite."""
     wide = np.concatenate([np.full((3, 2), junk), np.where(ITEMS < 0, junk, ITEMS)], axis=1)
-    got, want = encoded(wide)[0], encoded(ITEMS)[0]
+    got, want = encode(wide)[0], encode(ITEMS)[0]
     assert np.isfinite(got).all()
     for a, b, kept in zip(got[:, 2:], want, ITEMS >= 0, strict=True):
         np.testing.assert_allclose(a[kept], b[kept], rtol=1e-5, atol=1e-6)
 
 
-def test_dropout_differs_between_calls_of_training_alone():
+def test_dropout_applies_in_training_and_varies_per_call():
     params, rest = variables()
-    calm = replace(TINY, dropout=0.0)
-    want = encoded(ITEMS)[0]
-    np.testing.assert_allclose(encoded(ITEMS, Network(calm), train=True)[0], want, rtol=1e-6)
-    first, after = encoded(ITEMS, train=True)
+    without_dropout = replace(TINY, dropout=0.0)
+    want = encode(ITEMS)[0]
+    np.testing.assert_allclose(
+        encode(ITEMS, Network(without_dropout), train=True)[0], want, rtol=1e-6
+    )
+    first, after = encode(ITEMS, train=True)
     second, _ = apply(NET, params, after, jnp.asarray(ITEMS), train=True)
     assert len({x.tobytes() for x in map(np.asarray, (want, first, second))}) == 3
     assert not np.array_equal(after["dropout_key"], rest["dropout_key"])
@@ -106,13 +108,13 @@ def test_item_vectors_are_the_input_embeddings():
     np.testing.assert_array_equal(got, variables()[0]["item_embedding"])
 
 
-def test_half_precision_and_rematerialization():
+def test_bfloat16_is_close_and_remat_keeps_gradients():
     params, rest = variables()
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     got, _ = apply(NET, half, rest, jnp.asarray(ITEMS))
     assert got.dtype == jnp.bfloat16
     kept = ITEMS >= 0
-    np.testing.assert_allclose(np.float32(got)[kept], encoded(ITEMS)[0][kept], atol=0.1)
+    np.testing.assert_allclose(np.float32(got)[kept], encode(ITEMS)[0][kept], atol=0.1)
 
     def slope(network):
         def total(params):
@@ -133,11 +135,11 @@ def test_half_precision_and_rematerialization():
         ({"dropout": 1.0}, r"`dropout` must lie in \[0, 1\), got 1"),
     ],
 )
-def test_settings_are_checked(wrong, message):
+def test_rejects_invalid_settings(wrong, message):
     with raises(ValueError, match=message):
         replace(TINY, **wrong)
 
 
-def test_long_sequences_are_refused():
+def test_rejects_long_sequences():
     with raises(ValueError, match="`items` must have at most 7 columns, got 8"):
         NET.apply(*variables(), jnp.zeros((1, 8), jnp.int32))
