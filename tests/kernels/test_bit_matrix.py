@@ -16,14 +16,14 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 KINDS = {"plain": _plain, "kernel": partial(kernel_product, interpret=True)}
 
 
-def drawn(n_rows, n_columns):
-    """Matrix whose second block of rows is empty but for its last column of blocks."""
+def random_links(n_rows, n_columns):
+    """Matrix whose second block of rows is empty except in its last column of blocks."""
     links = np.random.default_rng(0).random((n_rows, n_columns)) < 0.01
     links[BLOCK : 2 * BLOCK, : 2 * BLOCK] = False
     return links
 
 
-LINKS = drawn(BLOCK + 300, 2 * BLOCK + 500)
+LINKS = random_links(BLOCK + 300, 2 * BLOCK + 500)
 MATRIX = BitMatrix.from_entries(*LINKS.shape, *np.nonzero(LINKS))
 PADDED = np.pad(LINKS, [(0, -n % BLOCK) for n in LINKS.shape]).astype(np.float64)
 
@@ -47,7 +47,7 @@ def test_empty_blocks_are_skipped():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("scale", [1, 1e-20, 1e20])
-def test_the_error_is_within_the_stated_rounding(kind, transposed, scale):
+def test_error_is_within_rounding_bound(kind, transposed, scale):
     dense, table = operands(transposed, scale)
     got, wide = product(kind, MATRIX, table, transposed), table.astype(np.float64)
     # Each summand is rounded, and the sum.
@@ -58,7 +58,7 @@ def test_the_error_is_within_the_stated_rounding(kind, transposed, scale):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_half_precision_is_rounded_once(transposed):
+def test_bfloat16_product_is_rounded_once(transposed):
     links = np.random.default_rng(0).random((8 * BLOCK, BLOCK)) < 0.05
     links = links if transposed else links.T
     matrix = BitMatrix.from_entries(*links.shape, *np.nonzero(links))
@@ -72,7 +72,7 @@ def test_half_precision_is_rounded_once(transposed):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_tables_of_other_sizes_are_refused(transposed):
+def test_rejects_tables_of_wrong_size(transposed):
     n = 3 * BLOCK if transposed else 2 * BLOCK  # the size of the other side
     with raises(ValueError, match="`table`"):
         bit_product(MATRIX, jnp.zeros((n, 2)), transposed)
@@ -80,8 +80,8 @@ def test_tables_of_other_sizes_are_refused(transposed):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_matrix_without_ones_gives_zeros(kind, transposed):
-    """Also where a block of results has no block with a one."""
+def test_empty_matrix_gives_zeros(kind, transposed):
+    """This includes result blocks to which no stored block contributes."""
     none = np.zeros(0, np.int64)
     matrix = BitMatrix.from_entries(BLOCK + 1, 3, none, none)
     table = np.ones((2 * BLOCK if transposed else BLOCK, 2), np.float32)
@@ -89,7 +89,7 @@ def test_a_matrix_without_ones_gives_zeros(kind, transposed):
     np.testing.assert_array_equal(got, np.zeros((BLOCK if transposed else 2 * BLOCK, 2)))
 
 
-def test_numbers_that_are_not_finite_are_not_hidden():
+def test_propagates_nonfinite_values():
     table = np.ones((PADDED.shape[1], 3), np.float32)
     table[np.flatnonzero(LINKS.any(0))[0], :2] = np.nan, np.inf
     got = np.asarray(product("kernel", MATRIX, table, False))
@@ -97,20 +97,20 @@ def test_numbers_that_are_not_finite_are_not_hidden():
     np.testing.assert_array_equal(got[:, 2], PADDED.sum(1))
 
 
-def test_a_table_of_zeros_or_of_the_smallest_numbers_gives_zeros():
+def test_zero_and_subnormal_tables_give_zeros():
     table = np.zeros((PADDED.shape[1], 2), np.float32)
     table[:, 1] = 1e-45
     np.testing.assert_array_equal(product("kernel", MATRIX, table, False), 0 * PADDED[:, :2])
 
 
-def test_three_digits_are_the_number():
+def test_digits_reconstruct_numbers():
     numbers = np.array([[0, 1, -1, 127, 128, -128, -129, 127 * 2**16, -127 * 2**16, 8_322_943]])
     digits = np.asarray(_digits(jnp.asarray(numbers, jnp.int32)), np.int64)
     np.testing.assert_array_equal(digits[:1] + 256 * digits[1:2] + 65536 * digits[2:], numbers)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_the_gradient_is_the_transposed_product(transposed):
+def test_gradient_is_transposed_product(transposed):
     dense, table = operands(transposed, 1)
     slope = np.random.default_rng(2).normal(size=(len(dense), 5)).astype(np.float32)
 
@@ -127,7 +127,7 @@ def test_the_gradient_is_the_transposed_product(transposed):
     np.testing.assert_allclose(np.vdot(gradient(jnp.asarray(table)), change), difference, rtol=1e-5)
 
 
-def test_wide_tables_are_multiplied_in_parts():
+def test_wide_tables_match_narrow_products():
     _, table = operands(False, 1)
     wide = np.tile(table, (1, 30))
     got = product("kernel", MATRIX, wide, False)
@@ -135,7 +135,7 @@ def test_wide_tables_are_multiplied_in_parts():
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_runs_at_once_equal_runs_one_by_one(transposed):
+def test_vmap_matches_separate_products(transposed):
     _, table = operands(transposed, 1)
     kernel = partial(KINDS["kernel"], MATRIX, transposed=transposed)
     got = jax.jit(jax.vmap(kernel))(jnp.stack([table, -3 * table]))

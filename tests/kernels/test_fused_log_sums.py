@@ -1,4 +1,4 @@
-"""The kernels of log-sums equal float64 NumPy; they are interpreted, with small tiles."""
+"""Log-sum kernels against float64 NumPy, interpreted and with small tiles."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from crl_jax.kernels import _log_sum_kernels, _row_log_sums, row_log_sums
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
-OF_WEIGHTS = dict(rtol=3e-4, atol=3e-4)  # weights have 12 significant bits
+WEIGHT_TOLERANCE = dict(rtol=3e-4, atol=3e-4)  # weights have 12 significant bits
 N, M, DIM = 19, 150, 4  # two tiles of keys, the last of each axis incomplete
 
 
@@ -99,12 +99,12 @@ def assert_close(got, want, rtol=1e-5, atol=1e-5):
 
 
 @pytest.mark.parametrize("bins", [0, 200])
-def test_sums_and_gradients(bins):
+def test_log_sums_and_gradients_match_float64(bins):
     x, y, exponents, params, keys = batch()
     got = evaluate(x, y, exponents, params, keys, bins)
     want = reference(x, y, exponents, params, **keys, bins=bins)
     assert got[1].dtype == jnp.int32
-    assert_close(got, want, **(OF_WEIGHTS if bins else {}))
+    assert_close(got, want, **(WEIGHT_TOLERANCE if bins else {}))
 
 
 @pytest.mark.parametrize(("bins", "n_keys"), [(5, 256), (20, 512), (128, 512), (300, 128)])
@@ -139,20 +139,20 @@ def test_equal_scores_have_the_top_rank():
     x, y, exponents, params, keys = batch(constant=True)
     keys |= dict(ids=jnp.arange(N, dtype=jnp.int32) + 9, key_mask=jnp.ones(M, bool))
     got = evaluate(x, y, exponents, params, keys, 8)
-    assert_close(got, reference(x, y, exponents, params, **keys, bins=8), **OF_WEIGHTS)
+    assert_close(got, reference(x, y, exponents, params, **keys, bins=8), **WEIGHT_TOLERANCE)
 
 
-def test_rows_with_one_negative_or_none():
+def test_rows_with_one_or_no_negative_match_float64():
     x, y, exponents, params, keys = batch()
     keys["key_mask"] = jnp.arange(M) == 7
     keys["ids"] = jnp.where(jnp.arange(N) % 2 == 0, keys["key_ids"][7], 50)
     got = evaluate(x, y, exponents, params, keys, 4)
     want = reference(x, y, exponents, params, **keys, bins=4)
     assert set(want[1].tolist()) == {0, 1}
-    assert_close(got, want, **OF_WEIGHTS)
+    assert_close(got, want, **WEIGHT_TOLERANCE)
 
 
-def test_a_score_of_weight_0_far_above_the_others():
+def test_large_score_with_zero_weight_does_not_underflow_sum():
     x, y, exponents, params, keys = batch()
     exponents, params = (
         exponents + 1,
@@ -166,7 +166,7 @@ def test_a_score_of_weight_0_far_above_the_others():
     assert_close(got, want, rtol=2e-2, atol=2e-2)  # the other scores are in a few bins
 
 
-def test_masked_scores_far_above_the_others():
+def test_large_masked_scores_do_not_change_log_sums():
     x, y, exponents, params, keys = batch()
     keys["ids"] = jnp.full(N, 9, jnp.int32)
     keys["key_ids"] = keys["key_ids"].at[3].set(9)
@@ -177,7 +177,7 @@ def test_masked_scores_far_above_the_others():
 
 
 @pytest.mark.parametrize(("spread", "tolerance"), [(0.5, 2**-11), (3.0, 2**-4)])
-def test_packed_weights(spread, tolerance):
+def test_packed_weights_are_within_rounding_bound(spread, tolerance):
     rng = np.random.default_rng(0)
     ends = rng.lognormal(sigma=spread, size=(2, 4000)) * (
         rng.random((2, 4000)) > 0.1 * (spread > 1)
@@ -202,7 +202,7 @@ def test_large_exponents_neither_overflow_nor_lose_the_gradient():
     assert_close(got[4:], want[4:], rtol=1e-4, atol=1e-2)
 
 
-def test_half_precision_embeddings():
+def test_bfloat16_embeddings_match_float64():
     x, y, exponents, params, keys = batch()
     x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
     got = evaluate(x, y, exponents, params, keys, 0)
@@ -214,14 +214,14 @@ def test_half_precision_embeddings():
     assert_close(got[2:], want[2:], rtol=1e-2, atol=1e-2)
 
 
-def test_invalid_keys_are_not_read_into_a_sum():
+def test_masked_keys_do_not_change_result():
     x, y, exponents, params, keys = batch()
     want = evaluate(x, y, exponents, params, keys, 0)
     large = jnp.where(keys["key_mask"][:, None], y, 1e30)
     assert_close(evaluate(x, large, exponents, params, keys, 0), want, rtol=0, atol=0)
 
 
-def test_a_histogram_holds_all_keys_of_a_tile_in_one_bin():
+def test_histogram_bin_holds_all_keys_of_tile():
     n_keys, n_bins = 2 * 1024, 200
     options = _row_log_sums.Options(rank_weight, n_bins, (128, 1024), interpret=True)
     scores = np.repeat([0.5, 7.5, 150.5], [1500, n_keys - 1501, 1]).astype(np.float32)
@@ -239,7 +239,7 @@ def test_a_histogram_holds_all_keys_of_a_tile_in_one_bin():
 
 
 @pytest.mark.parametrize("bins", [0, 8])
-def test_a_valid_nan_is_not_an_empty_sum(bins):
+def test_valid_nan_propagates_to_log_sums(bins):
     x, y, exponents, params, masks = batch()
     valid = np.flatnonzero(masks["key_mask"])[0]
     sees = np.asarray(masks["ids"]) != int(masks["key_ids"][valid])

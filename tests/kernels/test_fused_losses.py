@@ -1,4 +1,4 @@
-"""Fused losses equal the plain ones, on interpreted kernels with small tiles."""
+"""Fused losses against unfused ones, on interpreted kernels with small tiles."""
 
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from crl_jax.kernels import _log_sum_kernels, _row_log_sums
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 N = 13
-OF_WEIGHTS = dict(rtol=3e-4, atol=3e-4)  # weights have 12 significant bits
+WEIGHT_TOLERANCE = dict(rtol=3e-4, atol=3e-4)  # weights have 12 significant bits
 binned = partial(losses.bayesian_contrastive, bins=5)
 
 
@@ -44,7 +44,7 @@ def assert_same(fused, plain, *args, rtol=2e-5, atol=2e-7):
     [(losses.hard_contrastive, {"tau_plus": 0.1, "beta": 0.8, "min_score": -0.5}),
      (binned, {"tau_plus": 0.1, "alpha": 0.8, "beta": 0.9})],
 )  # fmt: skip
-def test_views(loss, hyper):
+def test_fused_view_loss_matches_unfused(loss, hyper):
     ids, weights = jnp.arange(N) % 10, jnp.linspace(0, 2, 2 * N)
     hyper = {name: jnp.float32(value) for name, value in hyper.items()}
     hyper["tau_plus"] = jnp.linspace(0.01, 0.2, 2 * N)  # one for each anchor
@@ -58,7 +58,7 @@ def test_views(loss, hyper):
         s = losses.view_scores(z1, z2, ids=ids)
         return loss(s.pos, s.neg, where=s.where, weights=weights, temperature=temperature, **hyper)
 
-    tolerances = OF_WEIGHTS if loss is binned else {}
+    tolerances = WEIGHT_TOLERANCE if loss is binned else {}
     assert_same(fused, plain, *embeddings(), weights, jnp.float32(0.3), hyper, **tolerances)
 
 
@@ -67,7 +67,7 @@ def test_views(loss, hyper):
     [("tower", losses.info_nce), ("tower", losses.decoupled_contrastive),
      ("view", losses.debiased_contrastive)],
 )  # fmt: skip
-def test_masked_pairs_are_never_read(batch, loss):
+def test_masked_pairs_do_not_change_loss_or_gradients(batch, loss):
     where, ids = jnp.arange(N) % 4 != 1, jnp.arange(N) % 8
     kept = np.flatnonzero(where)
     fused_of = {"tower": losses.fused_tower_loss, "view": losses.fused_view_loss}[batch]
@@ -89,7 +89,7 @@ def test_masked_pairs_are_never_read(batch, loss):
     assert_same(fused, plain, *embeddings(), jnp.float32(0.3))
 
 
-def test_low_temperature_against_float64_and_finite_differences():
+def test_low_temperature_matches_float64_and_finite_differences():
     x, y = (np.asarray(z, np.float64) for z in embeddings())
 
     def reference(x, y, temperature=0.01, tau_plus=0.05):
@@ -117,8 +117,8 @@ def test_low_temperature_against_float64_and_finite_differences():
         )
 
 
-def test_large_scores_keep_the_gradient_of_the_hardness():
-    """It is a difference of weighted means of scores if those of positives are low."""
+def test_large_scores_keep_gradient_of_beta():
+    """For low positive scores, it is a difference of weighted means of scores."""
     u, v, beta = np.array([1, 0.5, 0.75, -0.5]), np.array([0, -0.5, 0.25, -1.5]), 0.75
     x = np.column_stack([np.ones(4), u, np.eye(4)])
     y = np.column_stack([np.full(4, 1e4), v, -32 * np.eye(4)])
@@ -136,7 +136,7 @@ def test_large_scores_keep_the_gradient_of_the_hardness():
     np.testing.assert_allclose(jax.jit(jax.grad(fused))(jnp.float32(beta)), slope, rtol=1e-5)
 
 
-def test_anchors_without_a_negative_leave_the_mean():
+def test_loss_is_zero_without_negatives():
     def fused(z1, z2):
         return losses.fused_view_loss(
             losses.info_nce, z1, z2, ids=jnp.zeros(N, jnp.int32), temperature=0.1, interpret=True
@@ -147,7 +147,7 @@ def test_anchors_without_a_negative_leave_the_mean():
     assert all((np.asarray(g) == 0).all() for g in grads)
 
 
-def test_two_devices_give_the_result_of_one():
+def test_two_devices_match_single_device():
     x, y = embeddings(12)
     mesh = jax.make_mesh(
         (2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
@@ -166,11 +166,11 @@ def test_two_devices_give_the_result_of_one():
         s = losses.tower_scores(x, y)
         return binned(s.pos, s.neg, where=s.where, **hyper)
 
-    assert_same(on_both, on_one, x, y, **OF_WEIGHTS)
+    assert_same(on_both, on_one, x, y, **WEIGHT_TOLERANCE)
 
 
 @pytest.mark.parametrize("interpret", [False, True])
-def test_second_derivatives_are_refused(interpret):
+def test_rejects_second_derivatives(interpret):
     x, y = embeddings(3)
 
     def loss(x):
@@ -190,7 +190,7 @@ def test_kernels_are_compiled_for_tpus_only():
         assert ("tpu_custom_call" in lowered.as_text()) == kernels
 
 
-def test_other_platforms_and_symbolic_batches_take_the_tiled_form():
+def test_other_platforms_and_symbolic_batches_use_tiled_loss():
     def gradients(tiled):
         loss = losses.tiled_tower_loss if tiled else losses.fused_tower_loss
         return jax.jit(jax.value_and_grad(partial(loss, binned, tau_plus=0.1), (0, 1)))
@@ -202,7 +202,7 @@ def test_other_platforms_and_symbolic_batches_take_the_tiled_form():
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), again, want)
 
 
-def test_other_losses_and_exact_ranks_are_refused():
+def test_rejects_unsupported_losses_and_exact_ranks():
     x, y = embeddings()
     with raises(ValueError, match="`loss` must be one of `info_nce`.*got <function bpr"):
         losses.fused_view_loss(losses.bpr, x, y)
