@@ -123,14 +123,14 @@ def test_histogram_counts_the_negatives_in_each_bin(bins, n_keys):
     def histogram(x, y, ids, key_ids, valid, low, width):
         options = _row_log_sums.Options(None, bins, (128, n_keys), interpret=True)
         anchors = _row_log_sums.Anchors(x, ids, jnp.ones((128, 1)))
-        of_rows = _row_log_sums.Bins(low, 1 / width)
+        row_bins = _row_log_sums.Bins(low, 1 / width)
         keys = _row_log_sums.Keys(y, key_ids, valid)
-        return _log_sum_kernels.histogram(options, anchors, keys, of_rows)
+        return _log_sum_kernels.histogram(options, anchors, keys, row_bins)
 
     floats = (jnp.asarray(a, jnp.float32) for a in (x, y))
     integers = (jnp.asarray(a, jnp.int32) for a in (ids, key_ids, valid))
-    of_rows = (jnp.asarray(a, jnp.float32) for a in (low, width))
-    got = np.asarray(jax.jit(histogram)(*floats, *integers, *of_rows))
+    row_bins = (jnp.asarray(a, jnp.float32) for a in (low, width))
+    got = np.asarray(jax.jit(histogram)(*floats, *integers, *row_bins))
     np.testing.assert_array_equal(got[:, :bins], want)
     assert not got[:, bins:].any()
 

@@ -196,7 +196,7 @@ def test_tpus_without_integer_products_use_dense_layout(monkeypatch):
 
 
 def test_exports_platform_specific_programs(monkeypatch):
-    """With the bit layout, TPUs run the kernel and other platforms an equal plain product."""
+    """A graph in bit layout runs the kernel on TPUs and an equal plain product elsewhere."""
     seen, weights = GRAPHS["heavy and empty"], (0.5, 0.0, -2.0)
     graph = InteractionGraph.from_interactions(interactions(seen), platform="tpu")
     tables = some_tables(seen, dim=7)

@@ -214,8 +214,8 @@ def test_prototype_loss_matches_numpy_reference():
     loss = jax.jit(NeighborContrast.loss)
     got = loss(term, (neighbours, own), USERS, ITEMS, REAL, state)
     structure, prototypes = (
-        sum(of_side(side) for side in (0, 1))
-        for of_side in (
+        sum(loss_of_side(side) for side in (0, 1))
+        for loss_of_side in (
             lambda i: np_info_nce(neighbours[i], own[i], (USERS, ITEMS)[i], REAL, 0.4),
             lambda i: np_prototypes(
                 own[i], state[i].centroids, state[i].assignment, (USERS, ITEMS)[i], REAL, 0.4

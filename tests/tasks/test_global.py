@@ -96,7 +96,7 @@ def test_step_matches_float64_formulas():
 
 
 def test_examples_outside_the_batch_keep_their_state():
-    """So does the example at a padded position."""
+    """The example at a padded position keeps its state, too."""
     _, state, _, _ = run_step()
     others = np.setdiff1d(np.arange(64), INDICES[:7])
     assert np.isnan(state.thresholds[others]).all()

@@ -75,7 +75,7 @@ def test_kmeans_recovers_classes():
 
 
 def test_kmeans_refills_empty_clusters():
-    """Of 32 examples, 29 are identical: centroids initialised at these coincide.
+    """Centroids coincide initially because 29 of the 32 examples are identical.
 
     One iteration moves the centroids of empty clusters to the other examples.
     """

@@ -137,9 +137,9 @@ def test_row_l2_counts_sampled_pool_once_per_anchor(sampler):
         batch_size=len(LOG), l2_target="rows", l2=0.1, learning_rate=1.0,
     )  # fmt: skip
     rows = 1 + (5 if isinstance(sampler, SharedRNS) else 0)
-    for side, by_hand in (("users", 0.1 * 2), ("items", 0.1 * 3 * rows)):
+    for side, decrease in (("users", 0.1 * 2), ("items", 0.1 * 3 * rows)):
         moved = np.sum(before.params[side] - after.params[side], axis=0)
-        np.testing.assert_allclose(moved, by_hand, rtol=1e-4)
+        np.testing.assert_allclose(moved, decrease, rtol=1e-4)
 
 
 def test_true_negative_rate_counts_shared_pool():
