@@ -31,7 +31,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_zeros_and_ones_are_a_mask(name, dtype):
+def test_masks_accept_zeros_and_ones(name, dtype):
     def evaluate(mask):
         return FUNCTIONS[name](mask, jnp.broadcast_to(mask[:, None], X.shape))
 
@@ -39,7 +39,7 @@ def test_zeros_and_ones_are_a_mask(name, dtype):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_other_numbers_are_refused(name):
+def test_masks_reject_other_numbers(name):
     mask = 2 * ROWS.astype(jnp.int32)
     masks = mask, jnp.broadcast_to(mask[:, None], X.shape)
     with pytest.raises(ValueError, match="must be boolean or contain only 0 and 1, got 2"):
