@@ -38,9 +38,9 @@ def test_folder_with_only_one_archive_reads_archive(tmp_path):
     fill(tmp_path, {"a.zip": zipped(FILES), "README": "x"})
     (tmp_path / ".hidden").mkdir()
     assert len(load_images(tmp_path).train) == 3
-    fill(tmp_path / "c", FILES)
-    with pytest.warns(DataWarning):
-        assert len(load_images(tmp_path).train) == 3
+    fill(tmp_path / "c", {path: FILES[path] for path in PATHS if path != "train/a/10.png"})
+    with pytest.warns(DataWarning, match="skipped 2 files that are no images: 1 .zip, 1 README"):
+        assert len(load_images(tmp_path).train) == 2
     shutil.rmtree(tmp_path / "c")
     write(tmp_path / "b.zip", zipped(FILES))
     with raises(DataError, match=r"expected images .* got 3 files"):

@@ -63,6 +63,7 @@ def test_documented_commands_parse(command, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     if arguments[:1] in (["--help"], ["--list"]):
+        assert importlib.util.find_spec(name) is not None
         return
     match name.removeprefix("experiments."), arguments:
         case "recommend", ["topk", *rest]:

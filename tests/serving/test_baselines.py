@@ -115,7 +115,7 @@ def test_load_reports_file_of_other_class(logs, tmp_path):
         ({"arrays/weights": np.ones((2, 2), np.float32)}, "dimension mismatch|inconsistent|shape"),
         ({"arrays/weights": np.ones((9, 3), np.float32)}, "the arrays .'weights'. are not those"),
         ({"arrays/weights": np.full((9, 9), np.nan, np.float32)}, "NaN or infinity in weights"),
-        ({"arrays/weights": np.full((9, 9), "x")}, "."),
+        ({"arrays/weights": np.full((9, 9), "x")}, "expected a complete fitted baseline, got: "),
     ],
 )
 def test_reports_damaged_files(logs, tmp_path, change, message):

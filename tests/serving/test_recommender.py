@@ -9,7 +9,6 @@ import scipy.sparse
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 
 from crl_jax.data import Interactions
 from crl_jax.serving import Recommender, _rank
@@ -261,12 +260,10 @@ ZEROS = np.zeros((3, 1))
     ],
 )
 def test_rejects_invalid_tables(users, items, similarity, message):
-    with raises((ValueError, TypeCheckError)) as refused:
+    with raises(ValueError, match=message):
         Recommender.from_tables(
             (users, items), log_of(np.zeros((3, 3), bool)), similarity=similarity
         )
-    if type(refused.value) is ValueError:
-        assert refused.match(message)
 
 
 def test_accepts_known_interactions_in_any_form():

@@ -20,7 +20,6 @@ RNG = np.random.default_rng(2)
 Z = RNG.normal(size=(12, 3)) + 3 * np.tile(OWN == 3, 2)[:, None]
 T, PRIOR = 0.5, 0.3
 PUNCE = PuNCE(LINEAR, jitter, {"temperature": T, "tau_plus": PRIOR})
-SOME = LabelledExamples(POINTS, np.where(LABELS < 2, 0, -1))  # two clusters
 
 
 def evaluate_task(task, labels=OWN, z=Z, n_real=6):
