@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from crl_jax import metrics
-from experiments.recommend._saved import load_model, scored
+from experiments.recommend._saved import load_model, score_fn_and_params
 from experiments.reproduce.outcomes import holm
 
 from ._report import Row
@@ -22,7 +22,9 @@ def per_user(folders: Sequence[Path]) -> np.ndarray:
         model = load_model(folder)
         layout = metrics.eval_layout(model.known, model.test)
         for i in range(model.n_seeds):
-            values = metrics.evaluate(*scored(model.of_seed(i)), layout, ks=(20,), auc=False)
+            values = metrics.evaluate(
+                *score_fn_and_params(model.select_seed(i)), layout, ks=(20,), auc=False
+            )
             found.append(np.asarray(values[MAIN]))
     return np.mean(found, axis=0)
 

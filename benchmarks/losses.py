@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.recommend.objectives import OBJECTIVES
-from experiments.recommend.start import family_of
+from experiments.recommend.start import select_family
 
 from ._report import RESULTS, count, environment, one_line_errors
 from ._runs import per_seed, read_json, record, run, scores, show
@@ -37,7 +37,7 @@ LOSSES = tuple(name for name, entry in OBJECTIVES.items() if not entry.candidate
 
 def searched(loss: str) -> str:
     """Returns the name of the number that is searched for a loss."""
-    return next(iter(family_of(loss, None, None).search), "lr")
+    return next(iter(select_family(loss, None, None).search), "lr")
 
 
 @one_line_errors

@@ -55,7 +55,7 @@ def check(folder: Path, path: Path, n_users: int) -> None:
     model, written = load_model(folder), polars.scan_parquet(path)
     if (rows := written.select(polars.len()).collect().item()) != n_users * K:
         raise SystemExit(f"{path} has {rows} rows, not {n_users * K}.")
-    learned = model.of_seed(0)
+    learned = model.select_seed(0)
     assert isinstance(learned, models.Tables)
     users, items = (np.asarray(table, np.float64) for table in learned)
     for user in np.linspace(0, n_users - 1, CHECKED).astype(int):

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from .._study import Member, OnEntry, OnStage, SearchResult
-from ._baselines import cheap
-from ._blending import blended
+from ._baselines import cheap_baselines
+from ._blending import select_blend
 from ._config import Config, EncoderOptions
-from ._fit import Fit, vectors_of
+from ._fit import Fit, baseline_tables
 from ._problem import Problem
 from .fitted import BEST, COMPETITORS, MODELS, SWEEPS
 from .start import may_add_models
 
 _MAX_ROWS = 30_000
 """Number of users and items up to which iALS takes less than a minute per point."""
-_MAX_ROWS_OF_FIRST_RUN = 10_000
+_MAX_ROWS_FIRST_RUN = 10_000
 """Number of users and items up to which iALS takes a few seconds in all."""
 _MAX_WIDTH = 2048
 """Greatest dimension of the vectors of EASE in a blend."""
@@ -39,28 +39,30 @@ def select(
       on_entry: See :data:`experiments._study.OnEntry`.
       on_stage: See :data:`experiments._study.OnStage`.
     """
-    alone, in_blends = _alone(config, problem), _in_blends(config, problem)
-    with_vectors = {name: name in in_blends for name in SWEEPS if name in (*alone, *in_blends)}
-    searched, fitted = _fitted_alongside(tuned, with_vectors, config, problem, on_entry, on_stage)
+    competitors, blend_names = _competitors(config, problem), _blend_candidates(config, problem)
+    with_vectors = {
+        name: name in blend_names for name in SWEEPS if name in (*competitors, *blend_names)
+    }
+    searched, fitted = _fit_alongside(tuned, with_vectors, config, problem, on_entry, on_stage)
     if tuned.blend:
         if _trains_one(config):
             searched = replace(searched, blend=tuned.blend[:1])
-        candidates = [fitted[name] for name in in_blends]
-        searched = blended(searched, candidates, config, problem, on_stage)
+        candidates = [fitted[name] for name in blend_names]
+        searched = select_blend(searched, candidates, config, problem, on_stage)
     scores = searched.choice.scores
-    best = max((fitted[name] for name in alone), key=lambda m: scores[m.point], default=None)
-    least = np.nanmax([*tuned.choice.scores, searched.blend_score])
-    if best is None or not scores[best.point] > least:
+    best = max((fitted[name] for name in competitors), key=lambda m: scores[m.point], default=None)
+    score_to_beat = np.nanmax([*tuned.choice.scores, searched.blend_score])
+    if best is None or not scores[best.point] > score_to_beat:
         return searched
     choice = replace(searched.choice, point=best.point, epochs=0, score=float(scores[best.point]))
     return replace(searched, choice=choice, config=best.config, blend=(), blend_score=np.nan)
 
 
-def _alone(config: Config, problem: Problem) -> list[str]:
+def _competitors(config: Config, problem: Problem) -> list[str]:
     """Returns the models that may be selected instead of a training."""
     if config.encoding.model != BEST:
         return []
-    feasible = {type(each) for each in cheap(problem.train).values()}
+    feasible = {type(each) for each in cheap_baselines(problem.train).values()}
     return [name for name in COMPETITORS if MODELS[name].source in feasible]
 
 
@@ -70,18 +72,18 @@ def _trains_one(config: Config) -> bool:
     return is_first_run and not config.protocol.tune
 
 
-def _in_blends(config: Config, problem: Problem) -> list[str]:
+def _blend_candidates(config: Config, problem: Problem) -> list[str]:
     """Returns the models that may be in a blend with trained ones."""
     protocol, part = config.protocol, problem.train
     is_search_or_first_run = protocol.tune or _trains_one(config)
     if protocol.blend == 1 or not is_search_or_first_run or not may_add_models(config):
         return []
-    found = ["ease"] if min(part.n_users, part.n_items) <= _MAX_WIDTH else []
-    most = _MAX_ROWS if protocol.tune else _MAX_ROWS_OF_FIRST_RUN
-    return [*found, "ials"] if problem.n_rows <= most else found
+    names = ["ease"] if min(part.n_users, part.n_items) <= _MAX_WIDTH else []
+    max_rows = _MAX_ROWS if protocol.tune else _MAX_ROWS_FIRST_RUN
+    return [*names, "ials"] if problem.n_rows <= max_rows else names
 
 
-def _fitted_alongside(
+def _fit_alongside(
     tuned: SearchResult, with_vectors: Mapping[str, bool], config: Config, problem: Problem,
     on_entry: OnEntry, on_stage: OnStage,
 ) -> tuple[SearchResult, dict[str, Member]]:  # fmt: skip
@@ -103,13 +105,13 @@ def _fitted_alongside(
         )  # fmt: skip
         study = Fit()
         own = study.complete(own, problem)
-        found = study.search(own, problem, Path(), on_entry, on_stage)
+        result = study.search(own, problem, Path(), on_entry, on_stage)
         assert study.best is not None
-        tables = vectors_of(study.best) if has_vectors else None
-        members[name] = Member(own, len(points) + found.choice.point, 0, tables)
-        points += [{"model": name, **point} for point in found.points]
-        scores = np.concatenate([scores, found.choice.scores])
-        epochs = np.concatenate([epochs, found.choice.best_epochs])
+        tables = baseline_tables(study.best) if has_vectors else None
+        members[name] = Member(own, len(points) + result.choice.point, 0, tables)
+        points += [{"model": name, **point} for point in result.points]
+        scores = np.concatenate([scores, result.choice.scores])
+        epochs = np.concatenate([epochs, result.choice.best_epochs])
     choice = replace(tuned.choice, scores=scores, best_epochs=epochs)
     seconds = time.perf_counter() - began
     said = f"{tuned.said}; fitted {', '.join(with_vectors)} in {seconds:.0f} s"

@@ -21,16 +21,16 @@ from ._advice import advise_on_search
 from ._blending import describe_blend
 from ._config import SCHEMA, Config
 from ._features import cold_metrics, cold_references
-from ._problem import Problem, load_problem, named
+from ._problem import Problem, describe_parts, load_problem
 from ._ranking import VALIDATION_K
-from ._saved import RankingModel, scored
+from ._saved import RankingModel, score_fn_and_params
 from .fitted import MODELS
 
 BASELINES, COLD = "baselines.csv", "cold_baselines.csv"
-_OF_USERS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
+_USER_METRICS = "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "auc"
 METRICS = (
-    *_OF_USERS[:-1], "coverage", "auc",
-    *(f"{what}_{name}" for what in ("exposed", "cold", "cold_all") for name in _OF_USERS),
+    *_USER_METRICS[:-1], "coverage", "auc",
+    *(f"{prefix}_{name}" for prefix in ("exposed", "cold", "cold_all") for name in _USER_METRICS),
 )  # fmt: skip
 """Test metrics, in display order; those named exposed rank the items of the test part only, those
 named cold rank the items held out by ``--cold-items``."""
@@ -83,14 +83,14 @@ class RecommenderStudy(Study[Config, Problem]):
         # Each of several processes has the whole tables by now and evaluates independently.
         mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
         ks = config.protocol.k
-        values = metrics.evaluate(*scored(learned), problem.layout, ks=ks, mesh=mesh)
-        found = metrics.summarize(values)
-        found |= problem.exposed_metrics(*scored(learned), ks, mesh)
-        found |= cold_metrics(config.encoding, problem, learned, ks)
-        shown = [name for name in found if name.partition("@")[0] in METRICS]
+        values = metrics.evaluate(*score_fn_and_params(learned), problem.layout, ks=ks, mesh=mesh)
+        summary = metrics.summarize(values)
+        summary |= problem.exposed_metrics(*score_fn_and_params(learned), ks, mesh)
+        summary |= cold_metrics(config.encoding, problem, learned, ks)
+        shown = [name for name in summary if name.partition("@")[0] in METRICS]
         return Evaluation(
-            {name: found[name] for name in sorted(shown, key=_display_order)},
-            np.asarray(values[_compared(config)], np.float64),
+            {name: summary[name] for name in sorted(shown, key=_display_order)},
+            np.asarray(values[_comparison_metric(config)], np.float64),
         )
 
     def compare(
@@ -100,17 +100,17 @@ class RecommenderStudy(Study[Config, Problem]):
         """Fits the cheap baselines to the same interactions, and writes their metrics."""
         if config.protocol.baselines == "none":
             return
-        own, metric = np.mean(cases, axis=0), _compared(config)
-        part = problem.joined(problem.learned("final", config.protocol.final_training))
-        found = [
+        own, metric = np.mean(cases, axis=0), _comparison_metric(config)
+        part = problem.union(problem.parts_for("final", config.protocol.final_training))
+        comparisons = [
             *baselines.compare(
                 part, problem, config.protocol.k, metric, own, on_stage,
                 MODELS[config.encoding.model].source,
             )
         ]  # fmt: skip
-        baselines.write(folder / BASELINES, found)
-        yield baselines.table(found, metric, float(own.mean()))
-        if (advice := baselines.advice(found, self.improvement(config))) is not None:
+        baselines.write(folder / BASELINES, comparisons)
+        yield baselines.table(comparisons, metric, float(own.mean()))
+        if (advice := baselines.advice(comparisons, self.improvement(config))) is not None:
             yield f"hint: {advice}"
         if references := cold_references(config.encoding, problem, config.protocol.k):
             yield _cold_table(folder / COLD, references)
@@ -128,16 +128,16 @@ class RecommenderStudy(Study[Config, Problem]):
         ``chosen`` also has the number of ``epochs``, and ``trained_on`` the data parts that the
         evaluated and the saved model were trained on.
         """
-        found = super().summary(config, problem, searched, per_seed, history)
-        scored, saved = _trained_on(config, problem)
+        summary = super().summary(config, problem, searched, per_seed, history)
+        scored, saved = _training_parts(config, problem)
         trained_on = {"scored_model": scored, "saved_model": saved}
-        seconds, chosen = found.pop("seconds"), found.pop("chosen")
+        seconds, chosen = summary.pop("seconds"), summary.pop("chosen")
         chosen = {"epochs": searched.choice.epochs, **chosen}
         if searched.blend:
             chosen["blend"] = [
                 {**searched.points[each.point], "epochs": each.epochs} for each in searched.blend
             ]
-        return {**found, "chosen": chosen, "trained_on": trained_on, "seconds": seconds}
+        return {**summary, "chosen": chosen, "trained_on": trained_on, "seconds": seconds}
 
     @abstractmethod
     def describe_choice(self, searched: SearchResult) -> str:
@@ -153,16 +153,16 @@ class RecommenderStudy(Study[Config, Problem]):
         per_seed: list[dict[str, float]],
     ) -> Iterable[str | Table]:  # fmt: skip
         """See :meth:`Study.report`."""
-        choice, (scored, saved) = searched.choice, _trained_on(config, problem)
+        choice, (scored, saved) = searched.choice, _training_parts(config, problem)
         if searched.said:
             yield searched.said
         yield self.describe_choice(searched)
         if searched.blend:
             yield describe_blend(searched)
         yield _metrics_table(per_seed)
-        yield f"scored: a model trained on {named(scored)}"
+        yield f"scored: a model trained on {describe_parts(scored)}"
         if saved != scored:
-            yield f"saved for use: a model trained on {named(saved)}"
+            yield f"saved for use: a model trained on {describe_parts(saved)}"
         if problem.valid is not None:
             n_users = int(np.count_nonzero(problem.valid.degrees))
             axes, epochs = SCHEMA.axes(config), self.max_epochs(config)
@@ -170,40 +170,40 @@ class RecommenderStudy(Study[Config, Problem]):
                 yield f"hint: {line}"
 
 
-def _trained_on(config: Config, problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _training_parts(config: Config, problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the data parts that the evaluated and the saved models are trained on."""
     final_training = config.protocol.final_training
-    scored = problem.learned("final", final_training)
-    return scored, problem.learned("use", final_training) if final_training == "all" else scored
+    scored = problem.parts_for("final", final_training)
+    return scored, problem.parts_for("use", final_training) if final_training == "all" else scored
 
 
-def _compared(config: Config) -> str:
+def _comparison_metric(config: Config) -> str:
     """Returns the metric by which a run is compared with baselines."""
     ks = config.protocol.k
     return f"ndcg@{VALIDATION_K if VALIDATION_K in ks else max(ks)}"
 
 
-def _by_cut_off(name: str) -> tuple[str, int]:
+def _metric_and_cutoff(name: str) -> tuple[str, int]:
     metric, _, k = name.partition("@")
     return metric, int(k or 0)
 
 
 def _cold_table(path: Path, references: dict[str, dict[str, float]]) -> Table:
     """Writes the metrics of references for cold items, and returns their NDCG as a table."""
-    names = sorted(next(iter(references.values())), key=_by_cut_off)
-    rows = ([name, *(found[n] for n in names)] for name, found in references.items())
+    names = sorted(next(iter(references.values())), key=_metric_and_cutoff)
+    rows = ([name, *(values[n] for n in names)] for name, values in references.items())
     write_csv(path, ["model", *names], rows)
-    made = Table(title="References for cold items, without training")
+    table = Table(title="References for cold items, without training")
     shown = [name for name in names if "_ndcg@" in name]
     for column in ("model", *shown):
-        made.add_column(column, justify="left" if column == "model" else "right")
-    for name, found in references.items():
-        made.add_row(name, *(f"{found[column]:.4f}" for column in shown))
-    return made
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for name, values in references.items():
+        table.add_row(name, *(f"{values[column]:.4f}" for column in shown))
+    return table
 
 
 def _display_order(name: str) -> tuple[int, int]:
-    metric, k = _by_cut_off(name)
+    metric, k = _metric_and_cutoff(name)
     return METRICS.index(metric), k
 
 

@@ -42,12 +42,12 @@ class Comparison:
     p: float
 
 
-def cheap(train: data.Interactions) -> dict[str, baselines.Baseline]:
+def cheap_baselines(train: data.Interactions) -> dict[str, baselines.Baseline]:
     """Returns the baselines that take seconds on interactions of this size."""
-    found = {"popularity": baselines.Popularity(), "item-kNN": baselines.ItemKNN()}
+    by_name = {"popularity": baselines.Popularity(), "item-kNN": baselines.ItemKNN()}
     if min(train.n_users, train.n_items) <= _MAX_EASE_SIDE:
-        found["EASE"] = baselines.EASE()
-    return found
+        by_name["EASE"] = baselines.EASE()
+    return by_name
 
 
 def compare(
@@ -57,7 +57,7 @@ def compare(
     metric: str,
     own: np.ndarray,
     on_stage: Callable[[str], None],
-    without: type | None = None,
+    excluded: type | None = None,
 ) -> Iterator[Comparison]:
     """Fits and evaluates the cheap baselines.
 
@@ -68,22 +68,22 @@ def compare(
       metric: Name of the compared metric, such as ``"ndcg@20"``.
       own: Its value for each evaluated user, of the recommender.
       on_stage: Called with a description of each stage.
-      without: Class of a baseline that is left out, because it is the recommender.
+      excluded: Class of a baseline that is left out, because it is the recommender.
     """
-    for name, baseline in cheap(train).items():
-        if type(baseline) is without:
+    for name, baseline in cheap_baselines(train).items():
+        if type(baseline) is excluded:
             continue
         on_stage(f"baseline: {name}")
         began = perf_counter()
         fitted, layout = baseline.fit(train), problem.layout
         lists, _ = fitted.recommend(layout.users, max(ks), exclude=problem.known)
         values = metrics.evaluate_lists(lists, layout, ks=ks)
-        found = metrics.summarize(values) | problem.exposed_metrics(fitted, None, ks)
+        summary = metrics.summarize(values) | problem.exposed_metrics(fitted, None, ks)
         seconds = perf_counter() - began
-        theirs = np.asarray(values[metric], np.float64)
-        difference = own - theirs
+        baseline_values = np.asarray(values[metric], np.float64)
+        difference = own - baseline_values
         low, high, p = _interval(difference)
-        yield Comparison(name, found, seconds, float(difference.mean()), low, high, p)
+        yield Comparison(name, summary, seconds, float(difference.mean()), low, high, p)
 
 
 def _interval(difference: np.ndarray) -> tuple[float, float, float]:
@@ -98,44 +98,44 @@ def _interval(difference: np.ndarray) -> tuple[float, float, float]:
     return float(low), float(high), float(tested.pvalue)
 
 
-def write(path: Path, found: list[Comparison]) -> None:
+def write(path: Path, comparisons: list[Comparison]) -> None:
     """Writes the metrics of the baselines, and the differences, as CSV."""
-    names = [*found[0].metrics]
+    names = [*comparisons[0].metrics]
     header = ["model", *names, "seconds", "difference", "low", "high", "p"]
     rows = (
         [each.name, *(each.metrics[name] for name in names), round(each.seconds, 3),
          each.difference, *("" if np.isnan(x) else x for x in (each.low, each.high, each.p))]
-        for each in found
+        for each in comparisons
     )  # fmt: skip
     write_csv(path, header, rows)
 
 
-def table(found: list[Comparison], metric: str, own: float) -> Table:
+def table(comparisons: list[Comparison], metric: str, own: float) -> Table:
     """Returns the recommender and its baselines as a table; differences with 95 % intervals.
 
     Args:
-      found: The baselines.
+      comparisons: The baselines.
       metric: Name of the compared metric.
       own: Its mean for the recommender.
     """
-    made = Table(title="Comparison with baselines, fitted to the same data")
-    made.add_column("model", no_wrap=True)
+    rich_table = Table(title="Comparison with baselines, fitted to the same data")
+    rich_table.add_column("model", no_wrap=True)
     for column in (metric.upper(), "this run minus it", "p"):
-        made.add_column(column, justify="right")
-    made.add_row("this run", f"{own:.4f}", "", "")
-    for each in found:
+        rich_table.add_column(column, justify="right")
+    rich_table.add_row("this run", f"{own:.4f}", "", "")
+    for each in comparisons:
         interval, p = f" ± {(each.high - each.low) / 2:.4f}", f"{each.p:.1g}"
         if np.isnan(each.p):
             interval = p = ""
         elif each.p < 1e-4:
             p = "< 1e-4"
-        made.add_row(
+        rich_table.add_row(
             each.name,
             f"{each.metrics[metric]:.4f}",
             f"{each.difference:+.4f}{interval}",
             p,
         )
-    return made
+    return rich_table
 
 
 TRAINING_ADVICE = (
@@ -144,10 +144,10 @@ TRAINING_ADVICE = (
 )
 
 
-def advice(found: list[Comparison], how: str = TRAINING_ADVICE) -> str | None:
+def advice(comparisons: list[Comparison], suggestion: str = TRAINING_ADVICE) -> str | None:
     """Returns a warning, and how to improve, if a baseline is significantly better, else None."""
-    better = [each for each in found if each.high < 0]
+    better = [each for each in comparisons if each.high < 0]
     if not better:
         return None
     best = min(better, key=lambda each: each.difference)
-    return f"{best.name} scores higher than this run. {how}"
+    return f"{best.name} scores higher than this run. {suggestion}"

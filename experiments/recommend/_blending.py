@@ -35,7 +35,7 @@ def check_blend(config: Config) -> None:
         )
 
 
-def blended(
+def select_blend(
     searched: SearchResult, fitted: Sequence[Member], config: Config, problem: Problem,
     on_stage: OnStage,
 ) -> SearchResult:  # fmt: skip
@@ -52,8 +52,8 @@ def blended(
       on_stage: See :data:`experiments._study.OnStage`.
     """
     candidates, scores = [*searched.blend, *fitted], searched.choice.scores
-    least = (1 - _CLOSE) * max((scores[member.point] for member in searched.blend), default=0.0)
-    n_close = min(sum(scores[m.point] >= least for m in searched.blend), config.protocol.blend)
+    min_score = (1 - _CLOSE) * max((scores[member.point] for member in searched.blend), default=0.0)
+    n_close = min(sum(scores[m.point] >= min_score for m in searched.blend), config.protocol.blend)
     if len(candidates) < 2 or not n_close:
         return replace(searched, blend=())
     on_stage("blend: validation")
@@ -62,23 +62,23 @@ def blended(
 
     def score(chosen: np.ndarray) -> np.ndarray:
         # Weights of zero instead of fewer models: all are evaluated by one program.
-        made = models.blend(tables, chosen.astype(float).tolist())
-        values = metrics.evaluate(models.inner_scores, made, layout, ks=VALIDATION_K)
+        blend = models.blend(tables, chosen.astype(float).tolist())
+        values = metrics.evaluate(models.inner_scores, blend, layout, ks=VALIDATION_K)
         return np.asarray(values[f"ndcg@{VALIDATION_K}"], np.float64)
 
     start = [i < n_close for i in range(len(candidates))]
     is_any = may_change_encoder(config)  # otherwise, a model with the named encoder remains
     is_own = [is_any or i < len(searched.blend) for i in range(len(candidates))]
     chosen, values = choose(score, start, is_own, config.protocol.blend)
-    found = [
+    members = [
         member
         for member, is_in in zip(candidates, chosen, strict=True)
         if broadcast_from_first(is_in)
     ]
-    return _selected(searched, found, float(values.mean()))
+    return _with_blend(searched, members, float(values.mean()))
 
 
-def _selected(searched: SearchResult, members: Sequence[Member], score: float) -> SearchResult:
+def _with_blend(searched: SearchResult, members: Sequence[Member], score: float) -> SearchResult:
     """Returns the search with the blend of these models, or the only one selected."""
     # A fitted model has no configuration of a training, with which the others could be saved.
     first = next((m for m in members if m.config.encoding.model == TRAINED), members[0])
@@ -102,7 +102,7 @@ def choose(
     score_fn: Callable[[np.ndarray], np.ndarray],
     start: Sequence[bool],
     is_own: Sequence[bool],
-    most: int,
+    max_models: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Adds and removes models while the mean score rises by more than its standard error.
 
@@ -114,7 +114,7 @@ def choose(
       score_fn: Returns the score of each user for a choice of models, booleans ``[n]``.
       start: The choice to start from.
       is_own: The models of which one remains in the choice.
-      most: Maximum number of models.
+      max_models: Maximum number of models.
 
     Returns:
       The choice, booleans ``[n]``, and its scores.
@@ -126,13 +126,13 @@ def choose(
         for i in range(len(chosen)):
             changed = chosen.copy()
             changed[i] = not changed[i]
-            if changed.sum() > most or not changed[np.asarray(is_own)].any():
+            if changed.sum() > max_models or not changed[np.asarray(is_own)].any():
                 continue
-            others = score_fn(changed)
-            gain = float((others - scores).mean())
-            error = float((others - scores).std(ddof=1)) / np.sqrt(len(scores))
+            changed_scores = score_fn(changed)
+            gain = float((changed_scores - scores).mean())
+            error = float((changed_scores - scores).std(ddof=1)) / np.sqrt(len(scores))
             if gain > error and gain > best_gain:
-                best_gain, best = gain, (changed, others)
+                best_gain, best = gain, (changed, changed_scores)
         if best is None:
             break
         chosen, scores = best
@@ -141,12 +141,12 @@ def choose(
 
 def describe_blend(searched: SearchResult) -> str:
     """Returns a line about the models that are blended, with their validation scores."""
-    said = []
+    descriptions = []
     for member in searched.blend:
         values = searched.points[member.point].items()
-        of = " ".join(f"{n}={x:g}" if isinstance(x, float) else f"{n}={x}" for n, x in values)
-        said.append(f"{of} ({searched.choice.scores[member.point]:.4f})")
+        settings = " ".join(f"{n}={x:g}" if isinstance(x, float) else f"{n}={x}" for n, x in values)
+        descriptions.append(f"{settings} ({searched.choice.scores[member.point]:.4f})")
     return (
-        f"blended, each standardised by user: {'; '.join(said)}; together "
+        f"blended, each standardised by user: {'; '.join(descriptions)}; together "
         f"{searched.blend_score:.4f}"
     )

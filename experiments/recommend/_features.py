@@ -50,7 +50,7 @@ def read_side(
     return data.FeatureSchema.fit(table, ids, min_count=min_count), table
 
 
-def tables_of(fitted: tasks.RankingResult, run: int) -> models.Tables | FeatureTables:
+def serving_tables(fitted: tasks.RankingResult, run: int) -> models.Tables | FeatureTables:
     """Returns the serving tables of a run, with the parameters of features if there are any."""
     tables = fitted.tables(run)
     if not isinstance(fitted.encoder, models.FeatureEncoder):
@@ -66,13 +66,13 @@ def feature_models(
     if not isinstance(learned, FeatureTables):
         return {}
     options: Any = encoding
-    found = {}
+    arguments = {}
     for kind, ids in zip(KINDS, (part.user_ids, part.item_ids)):
         if (params := getattr(learned, f"{kind}_features")) is not None:
             path = getattr(options, f"{kind}_features")
             schema, _ = read_side(kind, path, ids, options.min_category_count)
-            found[f"{kind}_model"] = serving.FeatureModel.from_params(schema, params)
-    return found
+            arguments[f"{kind}_model"] = serving.FeatureModel.from_params(schema, params)
+    return arguments
 
 
 def cold_metrics(
@@ -85,12 +85,12 @@ def cold_metrics(
     """
     if problem.cold is None:
         return {}
-    _, cold = _encoded(encoding, problem)
+    _, cold = _encode_items(encoding, problem)
     new = models.feature_vectors(learned.item_features, cold)
     if (encoding.serve_similarity or encoding.similarity) == "cosine":
         new = losses.normalize(new)
     items = jnp.concatenate([jnp.asarray(learned.items), new])
-    return _evaluated(problem, models.Tables(learned.users, items), ks)
+    return _evaluate_cold(problem, models.Tables(learned.users, items), ks)
 
 
 def cold_references(
@@ -99,8 +99,8 @@ def cold_references(
     """Returns the metrics of :func:`reference_tables`; none without ``--cold-items``."""
     if problem.cold is None:
         return {}
-    tables = reference_tables(problem.known, *_encoded(encoding, problem))
-    return {name: _evaluated(problem, each, ks) for name, each in tables.items()}
+    tables = reference_tables(problem.known, *_encode_items(encoding, problem))
+    return {name: _evaluate_cold(problem, each, ks) for name, each in tables.items()}
 
 
 def reference_tables(
@@ -117,15 +117,17 @@ def reference_tables(
     rng, n = np.random.default_rng(0), log.n_items + len(cold)
     counts = log.item_counts
 
-    def ranked(scores: np.ndarray) -> models.Tables:
+    def tables_from_scores(scores: np.ndarray) -> models.Tables:
         return _tables(np.ones((log.n_users, 1)), scores[:, None])
 
-    found = {
+    tables = {
         "random": _tables(rng.standard_normal((log.n_users, 32)), rng.standard_normal((n, 32))),
-        "popularity": ranked(np.concatenate([counts, np.zeros(len(cold))]) + rng.random(n)),
+        "popularity": tables_from_scores(
+            np.concatenate([counts, np.zeros(len(cold))]) + rng.random(n)
+        ),
     }
     if n * (warm.n_categories + warm.n_dense) > _MAX_ENTRIES:
-        return found
+        return tables
     features = np.concatenate([dense_features(warm), dense_features(cold)])
     design = np.concatenate([features, np.ones((n, 1))], axis=1)
     weights = np.linalg.lstsq(design[: log.n_items], np.log1p(counts))[0]
@@ -133,8 +135,8 @@ def reference_tables(
     profiles = np.zeros((log.n_users, features.shape[1]))
     np.add.at(profiles, log.users, unit[log.items])
     return {
-        **found,
-        "popularity by features": ranked(design @ weights),
+        **tables,
+        "popularity by features": tables_from_scores(design @ weights),
         "content kNN": _tables(profiles, unit),
     }
 
@@ -143,12 +145,14 @@ def dense_features(features: data.Features) -> np.ndarray:
     """Returns the weights of all categories and the dense features of each user or item."""
     rows = np.zeros((len(features), features.n_categories))
     categories, weights = np.asarray(features.categories), np.asarray(features.weights)
-    index, place = np.nonzero(categories >= 0)
-    rows[index, categories[index, place]] = weights[index, place]
+    index, slot = np.nonzero(categories >= 0)
+    rows[index, categories[index, slot]] = weights[index, slot]
     return np.concatenate([rows, np.asarray(features.dense)], axis=1)
 
 
-def _encoded(encoding: EncoderOptions, problem: Problem) -> tuple[data.Features, data.Features]:
+def _encode_items(
+    encoding: EncoderOptions, problem: Problem
+) -> tuple[data.Features, data.Features]:
     """Returns the features of the warm and of the cold items."""
     assert problem.cold is not None
     options: Any = encoding
@@ -159,15 +163,17 @@ def _encoded(encoding: EncoderOptions, problem: Problem) -> tuple[data.Features,
     )
 
 
-def _evaluated(problem: Problem, tables: models.Tables, ks: tuple[int, ...]) -> dict[str, float]:
+def _evaluate_cold(
+    problem: Problem, tables: models.Tables, ks: tuple[int, ...]
+) -> dict[str, float]:
     """Returns the metrics of cold items, which follow the others in ``tables``."""
-    found = {}
+    results = {}
     for prefix, layout in problem.cold_layouts.items():
         items = tables.items[problem.known.n_items :] if prefix == "cold" else tables.items
-        given = models.Tables(tables.users, items)
-        values = metrics.summarize(metrics.evaluate(models.inner_scores, given, layout, ks=ks))
-        found |= {f"{prefix}_{n}": x for n, x in values.items() if not n.startswith("coverage")}
-    return found
+        candidates = models.Tables(tables.users, items)
+        values = metrics.summarize(metrics.evaluate(models.inner_scores, candidates, layout, ks=ks))
+        results |= {f"{prefix}_{n}": x for n, x in values.items() if not n.startswith("coverage")}
+    return results
 
 
 def _tables(users: np.ndarray, items: np.ndarray) -> models.Tables:

@@ -43,21 +43,21 @@ class Fit(RecommenderStudy):
     def check(self, config: Config) -> None:
         """See :meth:`Study.check`."""
         model, protocol, swept = config.encoding.model, config.protocol, tuple(SCHEMA.axes(config))
-        given = [
-            f"{flag(of.name)} {getattr(options, of.name)}"
+        training_flags = [
+            f"{flag(field.name)} {getattr(options, field.name)}"
             for options, default in ((getattr(config, s), getattr(Config(), s)) for s in TRAINING)
-            for of in dataclasses.fields(default)
-            if not of.name.startswith("model") and getattr(options, of.name) != of.default
+            for field in dataclasses.fields(default)
+            if not field.name.startswith("model") and getattr(options, field.name) != field.default
         ]
-        given += [f"--sweep {name}" for name in swept if not name.startswith(PREFIX)]
+        training_flags += [f"--sweep {name}" for name in swept if not name.startswith(PREFIX)]
         if protocol.tune is not None:
-            given.append(f"--tune {protocol.tune:g}")
+            training_flags.append(f"--tune {protocol.tune:g}")
         if protocol.blend > 1:
-            given.append(f"--blend {protocol.blend}")
+            training_flags.append(f"--blend {protocol.blend}")
         if protocol.search != "grid":
-            given.append(f"--search {protocol.search}")
-        if given:
-            raise ValueError(f"--model {model} trains nothing: omit {', '.join(given)}.")
+            training_flags.append(f"--search {protocol.search}")
+        if training_flags:
+            raise ValueError(f"--model {model} trains nothing: omit {', '.join(training_flags)}.")
         for name in ("mesh", "processes"):
             if (value := getattr(config.output, name)) is not None:
                 raise ValueError(
@@ -104,17 +104,17 @@ class Fit(RecommenderStudy):
             return no_search(0)
         layout, points = problem.valid_layout, grid_points(axes)
         seeds = range(protocol.seed, protocol.seed + protocol.search_seeds)
-        shape, found = (len(points), len(seeds)), []
+        shape, scores = (len(points), len(seeds)), []
         for i, (point, seed) in enumerate(itertools.product(points, seeds), 1):
             on_stage(f"search: {config.encoding.model} {i}/{math.prod(shape)}")
-            fitted = self._timed(config, problem.train, point, seed)
+            fitted = self._fit_timed(config, problem.train, point, seed)
             lists, _ = fitted.recommend(layout.users, VALIDATION_K)
             values = metrics.evaluate_lists(lists, layout, ks=VALIDATION_K)
             score = float(metrics.summarize(values)[f"ndcg@{VALIDATION_K}"])
-            if self.best is None or score > max(found):
+            if self.best is None or score > max(scores):
                 self.best = fitted
-            found.append(score)
-        return select_point(points, np.reshape(found, shape), np.zeros(shape, int))
+            scores.append(score)
+        return select_point(points, np.reshape(scores, shape), np.zeros(shape, int))
 
     def train_models(
         self, config: Config, problem: Problem, phase: str, searched: SearchResult,
@@ -122,11 +122,11 @@ class Fit(RecommenderStudy):
     ) -> Iterator[list[baselines.FittedBaseline]]:  # fmt: skip
         """Fits the selected point with all seeds."""
         protocol = config.protocol
-        part = problem.joined(problem.learned(phase, protocol.final_training))
+        part = problem.union(problem.parts_for(phase, protocol.final_training))
         on_stage(f"{phase}: fitting {config.encoding.model}")
         seeds = range(protocol.seed, protocol.seed + protocol.seeds)
         point = {name: searched.point[name] for name in SCHEMA.axes(config)}
-        yield [self._timed(config, part, point, seed) for seed in seeds]
+        yield [self._fit_timed(config, part, point, seed) for seed in seeds]
 
     def improvement(self, config: Config) -> str:
         """See :meth:`RecommenderStudy.improvement`."""
@@ -137,9 +137,9 @@ class Fit(RecommenderStudy):
         self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
     ) -> None:
         """Saves the models of all seeds, and the recommender of the first."""
-        learned = problem.learned(phase, config.protocol.final_training)
+        learned = problem.parts_for(phase, config.protocol.final_training)
         save_model(folder, Model(models, problem.known, problem.test, learned), config)
-        known = problem.joined(problem.learned("use", "all"))
+        known = problem.union(problem.parts_for("use", "all"))
         serving.BaselineRecommender.from_fitted(models[0], known).save(folder / RECOMMENDER)
 
     def draw_curves(
@@ -153,9 +153,9 @@ class Fit(RecommenderStudy):
         per_seed: list[dict[str, float]], history: list[dict[str, Any]],
     ) -> dict[str, Any]:  # fmt: skip
         """See :meth:`RecommenderStudy.summary`; ``seconds`` include those of all fits."""
-        found = super().summary(config, problem, searched, per_seed, history)
-        found["chosen"].pop("epochs")
-        return {**found, "seconds": round(found["seconds"] + self._seconds, 3)}
+        summary = super().summary(config, problem, searched, per_seed, history)
+        summary["chosen"].pop("epochs")
+        return {**summary, "seconds": round(summary["seconds"] + self._seconds, 3)}
 
     def describe_choice(self, searched: SearchResult) -> str:
         """See :meth:`RecommenderStudy.describe_choice`."""
@@ -171,7 +171,7 @@ class Fit(RecommenderStudy):
             f"{searched.choice.score:.4f}"
         )
 
-    def _timed(
+    def _fit_timed(
         self, config: Config, part: data.Interactions, point: dict[str, float], seed: int
     ) -> baselines.FittedBaseline:
         began = time.perf_counter()
@@ -192,11 +192,11 @@ def fitted_tables(
     config: Config, problem: Problem, phase: str, point: dict[str, Any], seed: int
 ) -> models.Tables:
     """Returns the vectors of a model that is fitted to the data of a phase."""
-    part = problem.joined(problem.learned(phase, config.protocol.final_training))
-    return vectors_of(fit_point(config, part, point, seed))
+    part = problem.union(problem.parts_for(phase, config.protocol.final_training))
+    return baseline_tables(fit_point(config, part, point, seed))
 
 
-def vectors_of(fitted: baselines.FittedBaseline) -> models.Tables:
+def baseline_tables(fitted: baselines.FittedBaseline) -> models.Tables:
     """Returns the vectors of a fitted model, whose inner products are its scores."""
     users, items = fitted.vectors()
     return models.Tables(jnp.asarray(users), jnp.asarray(items))

@@ -25,7 +25,7 @@ def occupations(source: str | Path, interactions: data.Interactions) -> np.ndarr
       ValueError: If a file is missing or corrupt, or does not contain the interactions.
     """
     folder = Path(source).parent if Path(source).is_file() else Path(source)
-    of_user = _read_users(folder / "u.user")
+    occupation_by_user = _read_users(folder / "u.user")
     log = _read_log(folder / "u.data")
     users, items = ([row[column] for row in log] for column in (0, 1))
     wanted = set(
@@ -37,31 +37,31 @@ def occupations(source: str | Path, interactions: data.Interactions) -> np.ndarr
     )
     by_id = {user: user for user in users}, {item: item for item in items}
     by_appearance = tuple(
-        {original: place for place, original in enumerate(dict.fromkeys(column))}
+        {original: position for position, original in enumerate(dict.fromkeys(column))}
         for column in (users, items)
     )
-    for user_of, item_of in (by_id, by_appearance):
-        if wanted <= {(user_of[user], item_of[item]) for user, item in zip(users, items)}:
-            original = {number: user for user, number in user_of.items()}
+    for user_numbers, item_numbers in (by_id, by_appearance):
+        if wanted <= {(user_numbers[user], item_numbers[item]) for user, item in zip(users, items)}:
+            original = {number: user for user, number in user_numbers.items()}
             break
     else:
         raise ValueError(f"{folder / 'u.data'} does not hold the interactions of this training.")
-    names = [of_user[original[user]] for user in interactions.user_ids.tolist()]
+    names = [occupation_by_user[original[user]] for user in interactions.user_ids.tolist()]
     numbers = {name: number for number, name in enumerate(sorted(set(names)))}
     return np.array([numbers[name] for name in names])
 
 
 def _read_users(path: Path) -> dict[int, str]:
     """Reads the occupation by user id, from lines ``user|age|gender|occupation|zip``."""
-    found: dict[int, str] = {}
+    occupation_by_user: dict[int, str] = {}
     for number, line in enumerate(_lines(path), start=1):
         fields = line.split("|")
         if len(fields) != 5 or not fields[0].isdigit():
             raise ValueError(
                 f"{path}:{number}: expected user|age|gender|occupation|zip, got {line!r}."
             )
-        found[int(fields[0])] = fields[3]
-    return found
+        occupation_by_user[int(fields[0])] = fields[3]
+    return occupation_by_user
 
 
 def _read_log(path: Path) -> list[tuple[int, int]]:

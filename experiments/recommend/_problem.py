@@ -87,8 +87,8 @@ class Problem:
         if self.exposed_layout is None:
             return {}
         values = metrics.evaluate(score_fn, params, self.exposed_layout, ks=ks, mesh=mesh)
-        found = metrics.summarize(values)
-        return {f"exposed_{n}": x for n, x in found.items() if not n.startswith("coverage")}
+        summary = metrics.summarize(values)
+        return {f"exposed_{n}": x for n, x in summary.items() if not n.startswith("coverage")}
 
     @cached_property
     def cold_layouts(self) -> dict[str, metrics.EvalLayout]:
@@ -102,16 +102,16 @@ class Problem:
             "cold_all": metrics.eval_layout(whole.train, whole.test),
         }
 
-    def learned(self, phase: str, final_training: str) -> tuple[str, ...]:
+    def parts_for(self, phase: str, final_training: str) -> tuple[str, ...]:
         """Returns the names of the data parts that a phase trains on."""
         if phase in ("search", "tune") or (phase == "final" and final_training == "train"):
             return ("train",)
         before_test = ("train",) if self.valid is None else ("train", "valid")
         return before_test if phase == "final" else (*before_test, "test")
 
-    def joined(self, parts: tuple[str, ...]) -> data.Interactions:
+    def union(self, parts: tuple[str, ...]) -> data.Interactions:
         """Returns the union of the named parts."""
-        if parts == self.learned("final", "train+valid"):
+        if parts == self.parts_for("final", "train+valid"):
             return self.known
         first, *others = (_pairs(getattr(self, name)) for name in parts)
         return data.union(first, *others) if others else first
@@ -133,7 +133,7 @@ def _pairs(part: data.Interactions) -> data.Interactions:
     return replace(part, ratings=None, timestamps=None)
 
 
-def named(parts: tuple[str, ...]) -> str:
+def describe_parts(parts: tuple[str, ...]) -> str:
     """Returns a readable list of data parts."""
     words = {"train": "training", "valid": "validation", "test": "test"}
     return " + ".join(words[part] for part in parts) + " data"
@@ -168,7 +168,7 @@ def load_problem(
         split = loaded if isinstance(loaded, data.Split) else _cut_test(loaded, options)
     exposed = None
     if options.test_rating is not None:
-        exposed, split = split.test, _by_rating(split, options)
+        exposed, split = split.test, _filter_by_rating(split, options)
     elif options.min_rating is None and options.split != "clean":
         _warn_of_ratings(split.train)
     train, valid, test = split.train, split.valid, split.test
@@ -197,25 +197,25 @@ def _load(
     options: DataOptions, on_stage: OnStage, on_read: OnRead | None
 ) -> tuple[data.Interactions | data.HeldOutSplit, tuple[data.Columns, ...], float | None]:
     """Returns the interactions or their split, the columns read, and the true τ⁺ if known."""
-    given = options.arguments()
+    kwargs = options.arguments()
     if options.data == "simulated":
-        if given or options.test_data is not None:
-            unused = flag(next(iter(given), "test_data"))
+        if kwargs or options.test_data is not None:
+            unused = flag(next(iter(kwargs), "test_data"))
             raise ValueError(f"--data simulated does not use {unused}; omit it.")
         on_stage("simulating")
         simulated = data.simulate()
         return simulated.interactions, (), simulated.tau_plus
     if options.test_rating is not None:  # ratings are selected after the split
-        given.pop("min_rating", None)
+        kwargs.pop("min_rating", None)
     name = source_name(options)
     on_stage(f"reading {name}")
-    given["progress"] = on_read
+    kwargs["progress"] = on_read
     if options.test_data is not None:
         if options.split is not None:
             raise ValueError(f"--test-data gives the test part; omit --split {options.split}.")
-        columns = data.columns(options.data, **given) + data.columns(options.test_data, **given)
-        return data.read_split(Path(options.data), options.test_data, **given), (*columns,), None
-    columns = tuple(data.columns(options.data, **given))
+        columns = data.columns(options.data, **kwargs) + data.columns(options.test_data, **kwargs)
+        return data.read_split(Path(options.data), options.test_data, **kwargs), (*columns,), None
+    columns = tuple(data.columns(options.data, **kwargs))
     resplit = options.split is not None and len(columns) > 1
     if resplit:
         warnings.warn(
@@ -223,7 +223,7 @@ def _load(
             "without it, the given test part is used.",
             stacklevel=2,
         )
-    return data.load(options.data, merge=resplit, **given), columns, None
+    return data.load(options.data, merge=resplit, **kwargs), columns, None
 
 
 def _hold_out_items(
@@ -258,7 +258,7 @@ def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.HeldOutSp
             return data.split_top_rated(loaded, seed=seed)
 
 
-def _by_rating(split: data.HeldOutSplit, options: DataOptions) -> data.HeldOutSplit:
+def _filter_by_rating(split: data.HeldOutSplit, options: DataOptions) -> data.HeldOutSplit:
     """Selects the test interactions by ``--test-rating``, and all others by ``--min-rating``."""
     parts = dict(split.parts())
     for name, part in split.parts():
@@ -288,15 +288,15 @@ def _warn_of_ratings(train: data.Interactions) -> None:
     if low == high:
         return
     if len(grades) <= _MAX_GRADES:
-        middle, enough = (low + high) / 2, grades[grades >= low + 0.7 * (high - low)][0]
+        middle, minimum = (low + high) / 2, grades[grades >= low + 0.7 * (high - low)][0]
         share = np.mean(train.ratings < middle)
-        found = f"every rating counts as a positive: {share:.1%} are below {middle:g}"
-        found, enough = f"{found} on a scale of {low:g} to {high:g}", f" {enough:g}"
+        text = f"every rating counts as a positive: {share:.1%} are below {middle:g}"
+        text, minimum = f"{text} on a scale of {low:g} to {high:g}", f" {minimum:g}"
     else:
-        found = "every interaction counts as a positive, whatever the value of its rating"
-        found, enough = f"{found}, {low:g} to {high:g} with median {np.median(train.ratings):g}", ""
+        text = "every interaction counts as a positive, whatever the value of its rating"
+        text, minimum = f"{text}, {low:g} to {high:g} with median {np.median(train.ratings):g}", ""
     warnings.warn(
-        f"{found}. If low values are dislikes, use --min-rating{enough}; if they are not, as in "
+        f"{text}. If low values are dislikes, use --min-rating{minimum}; if they are not, as in "
         f"play counts, --min-rating {low:.9g} keeps all without this warning.",
         data.DataWarning,
         stacklevel=2,

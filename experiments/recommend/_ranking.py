@@ -18,9 +18,9 @@ from .._study import OnEntry, Runs
 from ._config import SCHEMA, Config
 from ._options import ContrastOptions, EncoderOptions
 from ._problem import Problem
-from ._update import optimizer_of
+from ._update import make_optimizer
 from .contrasts import resolve_contrast, resolve_contrast_flags
-from .contrasts import swept_fields as swept_of_contrast
+from .contrasts import swept_fields as contrast_swept_fields
 from .encoders import ENCODERS, resolve_encoder
 from .objectives import OBJECTIVES, ResolvedObjective, resolve
 from .sampling import SAMPLERS, Context, resolve_sampler, resolve_sampler_flags
@@ -50,7 +50,7 @@ def fit_defaults(config: Config, part: data.Interactions) -> Config:
     return config
 
 
-def objective_of(config: Config) -> ResolvedObjective:
+def get_objective(config: Config) -> ResolvedObjective:
     """Returns the loss with its hyper-parameters and defaults."""
     return resolve(config.objective, swept_names(config))
 
@@ -61,7 +61,7 @@ def resolve_options(config: Config) -> Config:
     Raises:
       ValueError: If flags contradict each other.
     """
-    swept, objective = swept_names(config), objective_of(config)
+    swept, objective = swept_names(config), get_objective(config)
     resolve_sampler_flags(config.sampling, swept, objective.sampler)
     values = dict(objective.values)
     if issubclass(SAMPLERS[config.sampling.sampler].source, samplers.InBatch):
@@ -71,20 +71,20 @@ def resolve_options(config: Config) -> Config:
                 f"other positives of the batch: omit --n-neg {n_neg}."
             )
         values.pop("n_neg", None)
-    encoding = objective.similar(config.encoding)
+    encoding = objective.resolve_similarity(config.encoding)
     encoding = filled(encoding, resolve_flags("encoder", encoding, ENCODERS, swept), swept)
-    of_contrast = resolve_contrast_flags(config.contrasting, encoding.encoder, swept)
+    contrast_values = resolve_contrast_flags(config.contrasting, encoding.encoder, swept)
     return replace(
         config,
         objective=filled(config.objective, values, swept),
         encoding=encoding,
-        contrasting=filled(config.contrasting, of_contrast, swept),
+        contrasting=filled(config.contrasting, contrast_values, swept),
     )
 
 
 def sampler_on(part: data.Interactions, config: Config) -> tuple[samplers.Sampler, dict[str, Any]]:
     """Returns the sampler for training on ``part``, and the values of its flags."""
-    objective = objective_of(config)
+    objective = get_objective(config)
     context = Context(part, config.source.data, objective.count("n_neg"))
     return resolve_sampler(config.sampling, context, swept_names(config), own=objective.sampler)
 
@@ -112,18 +112,18 @@ def train_points(
 
 def train_runs(
     config: Config, problem: Problem, phase: str, numbers: dict[str, Any], path: Path,
-    on_entry: OnEntry, stop_at: int | None = None, place: int = 0,
+    on_entry: OnEntry, stop_at: int | None = None, index: int = 0,
 ) -> tasks.RankingResult:  # fmt: skip
     """Trains runs with these seeds and swept numbers in parallel on the data of a phase.
 
-    ``place`` is that of the training among those of the phase, from 0.
+    ``index`` is that of the training among those of the phase, from 0.
     """
-    options, protocol, objective = config.training, config.protocol, objective_of(config)
+    options, protocol, objective = config.training, config.protocol, get_objective(config)
     part, valid = problem.train, problem.valid
     if phase != "search":
-        part, valid = problem.joined(problem.learned(phase, protocol.final_training)), None
+        part, valid = problem.union(problem.parts_for(phase, protocol.final_training)), None
     sampler, _ = sampler_on(part, config)
-    encoding = objective.similar(config.encoding)
+    encoding = objective.resolve_similarity(config.encoding)
     swept = swept_names(config)
     encoder, contrast = model_on(part, encoding, config.contrasting, options.dim, swept)
     batches, batch_size = None, int(options.batch_size)
@@ -131,7 +131,7 @@ def train_runs(
         batches = tasks.host_interactions(part, batch_size, seed=protocol.seed)
     numbers = scaled_rates(config, numbers)
     epochs = numbers.get("epochs", options.epochs)
-    runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)), place)
+    runs = Runs(phase, len(numbers["seeds"]), stop_at or int(np.max(epochs)), index)
     with rename_arguments(test="the validation part", train="the training part"):
         return tasks.fit_ranking(
             part,
@@ -141,7 +141,7 @@ def train_runs(
             encoder=encoder,
             sampler=sampler,
             n_neg=objective.count("n_neg"),
-            optimizer=optimizer_of(options),
+            optimizer=make_optimizer(options),
             config=train.TrainConfig(batch_size, mesh=mesh_of(config.output.mesh)),
             epochs=epochs,
             stopping=tasks.Stopping(options.patience, options.eval_every, VALIDATION_K, stop_at),
@@ -149,7 +149,7 @@ def train_runs(
                 n_pos=objective.count("n_pos"),
                 n_group=objective.count("n_group"),
                 hyperparam_schedule=objective.entry.schedule,
-                hyperparam_estimator=estimator_of(config),
+                hyperparam_estimator=hyperparam_estimator(config),
                 confidence=objective.confidence(part, options),
                 auxiliary_loss=contrast or objective.term,
                 batches=batches,
@@ -168,11 +168,11 @@ def train_runs(
         )
 
 
-def estimator_of(config: Config) -> tasks.HyperparamEstimator | None:
+def hyperparam_estimator(config: Config) -> tasks.HyperparamEstimator | None:
     """Returns the estimator of alpha of ``--debias auto``, for losses that take it."""
     is_auto = config.protocol.debias == "auto"
-    takes = OBJECTIVES[config.objective.loss].hyperparams
-    return tasks.alpha_from_batch if is_auto and "alpha" in takes else None
+    hyperparams = OBJECTIVES[config.objective.loss].hyperparams
+    return tasks.alpha_from_batch if is_auto and "alpha" in hyperparams else None
 
 
 def scaled_rates(config: Config, numbers: dict[str, Any]) -> dict[str, Any]:
@@ -191,8 +191,8 @@ def sweep_paths(
         "decay": "optimizer.decay",
         "init_scale": "task.init_scale",
     }
-    found = {names[name]: value for name, value in numbers.items() if name in names}
+    paths = {names[name]: value for name, value in numbers.items() if name in names}
     fields = SAMPLERS[config.sampling.sampler].swept_fields(numbers)
-    found |= objective.swept_fields(numbers)
-    found |= swept_of_contrast(config.contrasting, numbers)
-    return found | {f"task.sampler.{name}": value for name, value in fields.items()}
+    paths |= objective.swept_fields(numbers)
+    paths |= contrast_swept_fields(config.contrasting, numbers)
+    return paths | {f"task.sampler.{name}": value for name, value in fields.items()}

@@ -44,14 +44,14 @@ class Model:
         """Number of seeds."""
         return len(self.tables if isinstance(self.tables, list) else self.tables.users)
 
-    def of_seed(self, index: int) -> RankingModel:
+    def select_seed(self, index: int) -> RankingModel:
         """Returns the model of a seed."""
         if isinstance(self.tables, list):
             return self.tables[index]
         return models.Tables(*(table[index] for table in self.tables))
 
 
-def scored(learned: RankingModel) -> tuple[Callable[..., Any], Any]:
+def score_fn_and_params(learned: RankingModel) -> tuple[Callable[..., Any], Any]:
     """Returns the score function of a model, and its parameters."""
     if isinstance(learned, baselines.FittedBaseline):
         return learned, None

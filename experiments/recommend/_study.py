@@ -27,13 +27,13 @@ from ._base import RecommenderStudy
 from ._baselines import TRAINING_ADVICE
 from ._blending import check_blend
 from ._config import SCHEMA, Config, anchor
-from ._features import feature_models, tables_of
+from ._features import feature_models, serving_tables
 from ._fit import Fit, fitted_tables
-from ._problem import Problem, named, source_name
+from ._problem import Problem, describe_parts, source_name
 from ._ranking import (
     fit_defaults,
+    get_objective,
     model_on,
-    objective_of,
     resolve_options,
     sampler_on,
     swept_names,
@@ -46,9 +46,9 @@ from ._tuning import Space, tune
 from ._update import choose_optimizer_mode
 from .fitted import BEST, COMPETITORS, TRAINED, resolve_model_flags
 from .objectives import OBJECTIVES
-from .presets import auto_batch_size, preset_of
+from .presets import auto_batch_size, device_preset
 from .recipes import RECIPES
-from .start import AUTO, default_batch_size, kind_of, may_add_models, searched, spaces, start
+from .start import AUTO, default_batch_size, may_add_models, model_kind, spaces, start, tuned_flags
 
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
@@ -89,7 +89,7 @@ class Recommend(RecommenderStudy):
         if config.protocol.tune and config.source.valid_fraction == 0:
             raise ValueError("--valid-fraction 0 leaves no data to decide a --tune on.")
         if config.objective.loss == AUTO:
-            if config.protocol.sweep or config.protocol.tune == 0 or not _halves(config):
+            if config.protocol.sweep or config.protocol.tune == 0 or not _uses_halving(config):
                 raise ValueError(
                     f"--loss {AUTO} chooses the loss by a search: name a loss for --sweep, or for "
                     "--tune 0."
@@ -105,18 +105,18 @@ class Recommend(RecommenderStudy):
                         f"--model {BEST} fits baselines on the host: omit {flag(name)} {value}, or "
                         f"choose --model {TRAINED}."
                     )
-            if not _halves(config):
+            if not _uses_halving(config):
                 raise ValueError(
                     f"--model {BEST} chooses by a search: add --tune 5 or --search halving, or "
                     f"choose --model {TRAINED}."
                 )
-        if unknown := sorted(set(config.protocol.keep) - searched()):
+        if unknown := sorted(set(config.protocol.keep) - tuned_flags()):
             raise ValueError(
-                f"--keep takes some of {', '.join(sorted(searched()))}, got {unknown[0]!r}."
+                f"--keep takes some of {', '.join(sorted(tuned_flags()))}, got {unknown[0]!r}."
             )
         if config.protocol.debias == "auto":
             _check_debias(config)
-        if _halves(config) and "epochs" in swept_names(config):
+        if _uses_halving(config) and "epochs" in swept_names(config):
             raise ValueError(
                 "--sweep epochs: a search by halving decides on the epochs; omit it, or choose "
                 "--search grid without --tune."
@@ -141,7 +141,7 @@ class Recommend(RecommenderStudy):
         resolve_options(config)
         resolve_model_flags(config.encoding, swept_names(config))
         loss, contrast = config.objective.loss, config.contrasting.contrast
-        entry = objective_of(config).entry
+        entry = get_objective(config).entry
         if entry.term is not None and contrast != "none":
             raise ValueError(f"--contrast {contrast}: --loss {loss} has its own auxiliary loss.")
         if config.training.batches == "host" and entry.confidence is not None:
@@ -160,7 +160,7 @@ class Recommend(RecommenderStudy):
                 self.complete(each, problem)
             return config
         config = resolve_options(fit_defaults(config, problem.train))
-        objective = objective_of(config)
+        objective = get_objective(config)
         sampler, values = sampler_on(problem.train, config)
         if config.training.batch_size == "auto":
             config = _with_batch_size(config, sampler, problem)
@@ -189,45 +189,45 @@ class Recommend(RecommenderStudy):
     def phases(self, config: Config) -> tuple[str, ...]:
         """See :meth:`Study.phases`."""
         search, *trainings = super().phases(config)
-        return TUNE if _halves(config) else search, *trainings
+        return TUNE if _uses_halving(config) else search, *trainings
 
     def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
         """Returns the number of triplets per epoch."""
-        parts = problem.learned(phase, config.protocol.final_training)
+        parts = problem.parts_for(phase, config.protocol.final_training)
         size = sum(len(getattr(problem, part)) for part in parts)
-        return objective_of(_spaces(config)[0][0]).count("n_neg") * size
+        return get_objective(_spaces(config)[0][0]).count("n_neg") * size
 
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         if config.objective.loss == AUTO:
-            made = [each for each, _ in _spaces(config)]
-            names = [*dict.fromkeys(each.objective.loss for each in made)]
+            configs = [each for each, _ in _spaces(config)]
+            names = [*dict.fromkeys(each.objective.loss for each in configs)]
             names += COMPETITORS if config.encoding.model == BEST else ()
             return f"the best of {', '.join(names)}"
-        objective, swept = objective_of(config), swept_names(config)
-        given = objective.hyperparams.items()
+        objective, swept = get_objective(config), swept_names(config)
+        hyperparams = objective.hyperparams.items()
         chosen = [f"{name}={value}" for name, value in objective.choices.items()]
-        numbers = [f"{name}={value:g}" for name, value in given if name not in swept]
+        numbers = [f"{name}={value:g}" for name, value in hyperparams if name not in swept]
         fixed = ", ".join(chosen + numbers)
         negatives = "its own negatives" if objective.sampler else config.sampling.sampler
         if objective.entry.term is not None:  # an auxiliary loss replaces the negatives
             negatives = "no negatives"
         loss = config.objective.loss
-        said = [f"{loss} ({fixed})" if fixed else loss, negatives, config.encoding.encoder]
+        parts = [f"{loss} ({fixed})" if fixed else loss, negatives, config.encoding.encoder]
         contrasting = config.contrasting
         if contrasting.contrast != "none":
-            said.append(f"{contrasting.contrast} ({contrasting.contrast_loss})")
-        return ", ".join(said)
+            parts.append(f"{contrasting.contrast} ({contrasting.contrast_loss})")
+        return ", ".join(parts)
 
     def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
         """Returns the sizes of the data, the columns read, and the rows that a step updates."""
         yield from super().describe_data(config, problem)
         if config.objective.loss != AUTO:
             sampler, _ = sampler_on(problem.train, config)
-            yield choose_optimizer_mode(config, objective_of(config), sampler, problem.n_rows)[1]
+            yield choose_optimizer_mode(config, get_objective(config), sampler, problem.n_rows)[1]
         training = config.training
         if training.batch_size == "auto":
-            yield f"batch size by the loss, at most {preset_of().growth} × its default"
+            yield f"batch size by the loss, at most {device_preset().growth} × its default"
         elif training.lr_scale != 1:
             size, scale = training.batch_size, training.lr_scale
             yield f"{size:,} interactions per step; learning rates × {scale:g}"
@@ -246,10 +246,12 @@ class Recommend(RecommenderStudy):
         if problem.valid is None:
             assert config.training.epochs is not None
             return no_search(config.training.epochs)
-        if _halves(config):
-            found = [self._space(each, names, problem) for each, names in _spaces(config, problem)]
+        if _uses_halving(config):
+            search_spaces = [
+                self._space(each, names, problem) for each, names in _spaces(config, problem)
+            ]
             fit = partial(train_points, problem)
-            tuned = tune(found, fit, checkpoints, on_entry, on_stage, _gathered_tables)
+            tuned = tune(search_spaces, fit, checkpoints, on_entry, on_stage, _gather_tables)
             return select(tuned, config, problem, on_entry, on_stage)
         protocol, axes = config.protocol, SCHEMA.axes(config)
         n_seeds = protocol.search_seeds if axes else protocol.seeds
@@ -263,7 +265,7 @@ class Recommend(RecommenderStudy):
         final = None
         if protocol.final_training == "train" and n_seeds >= protocol.seeds:
             start = choice.point * n_seeds
-            final = [_gathered_tables(searched, start + i) for i in range(protocol.seeds)]
+            final = [_gather_tables(searched, start + i) for i in range(protocol.seeds)]
         return SearchResult(grid_points(axes), choice, final)
 
     def train_models(
@@ -277,33 +279,35 @@ class Recommend(RecommenderStudy):
         if phase == "final" and searched.models is not None:
             yield searched.models
             return
-        choice, protocol, found = searched.choice, config.protocol, []
+        choice, protocol, member_tables = searched.choice, config.protocol, []
         members = searched.blend or (Member(config, choice.point, choice.epochs),)
         seeds = range(protocol.seed, protocol.seed + protocol.seeds)
-        for place, (own, point, epochs, _) in enumerate(members):
+        for index, (own, point, epochs, _) in enumerate(members):
             values = {name: searched.points[point][name] for name in swept_names(own)}
-            which = f" model {place + 1} of {len(members)}" if len(members) > 1 else ""
+            suffix = f" model {index + 1} of {len(members)}" if len(members) > 1 else ""
             if epochs == 0:
-                on_stage(f"{phase}{which}: fitting {own.encoding.model}")
-                found.append([fitted_tables(own, problem, phase, values, seed) for seed in seeds])
+                on_stage(f"{phase}{suffix}: fitting {own.encoding.model}")
+                member_tables.append(
+                    [fitted_tables(own, problem, phase, values, seed) for seed in seeds]
+                )
                 continue
-            on_stage(f"{phase}{which}: compiling and first epoch")
+            on_stage(f"{phase}{suffix}: compiling and first epoch")
             numbers: dict[str, Any] = {n: np.float32(value) for n, value in values.items()}
             numbers["seeds"] = np.array(seeds)
-            path = checkpoints / (f"{phase}-{place}.npz" if place else f"{phase}.npz")
+            path = checkpoints / (f"{phase}-{index}.npz" if index else f"{phase}.npz")
             fitted = train_runs(
-                own, problem, phase, numbers, path, on_entry, stop_at=epochs, place=place
+                own, problem, phase, numbers, path, on_entry, stop_at=epochs, index=index
             )
-            found.append([_gathered_tables(fitted, i) for i in range(fitted.n_runs)])
+            member_tables.append([_gather_tables(fitted, i) for i in range(fitted.n_runs)])
         if len(members) == 1:
-            yield found[0]
+            yield member_tables[0]
             return
-        yield [models.blend(of_seed) for of_seed in zip(*found, strict=True)]
+        yield [models.blend(seed_tables) for seed_tables in zip(*member_tables, strict=True)]
 
     def _space(self, config: Config, names: dict[str, Any], problem: Problem) -> Space:
         """Returns the points of the sweep of a configuration, without a grid if there is none."""
         config = self.prepare(config, problem)
-        return Space(config, grid_points(SCHEMA.axes(config)), names, kind_of(config))
+        return Space(config, grid_points(SCHEMA.axes(config)), names, model_kind(config))
 
     def save_models(
         self, config: Config, problem: Problem, phase: str, models: list[Any], folder: Path
@@ -311,12 +315,12 @@ class Recommend(RecommenderStudy):
         """Saves the tables of all seeds, and the recommender of the first that has not diverged."""
         tables = [Tables(each.users, each.items) for each in models]
         stacked = jax.tree.map(lambda *seeds: np.stack(seeds), *tables)
-        learned = problem.learned(phase, config.protocol.final_training)
+        learned = problem.parts_for(phase, config.protocol.final_training)
         save_model(folder, Model(stacked, problem.known, problem.test, learned), config)
         finite = (t for t in models if all(np.isfinite(x).all() for x in jax.tree.leaves(t)))
         if (first := next(finite, None)) is not None:  # otherwise `topk` reports the divergence
             encoding = config.encoding
-            known = problem.joined(problem.learned("use", "all"))
+            known = problem.union(problem.parts_for("use", "all"))
             serving.Recommender.from_tables(
                 first,
                 known,
@@ -333,7 +337,8 @@ class Recommend(RecommenderStudy):
 
         final_training = config.protocol.final_training
         learned = {
-            phase: named(problem.learned(phase, final_training)) for phase in self.phases(config)
+            phase: describe_parts(problem.parts_for(phase, final_training))
+            for phase in self.phases(config)
         }
         draw_curves(
             path, history, f"{title}, {source_name(config.source)}", points=searched.points,
@@ -356,18 +361,20 @@ class Recommend(RecommenderStudy):
 
     def max_epochs(self, config: Config) -> int | None:
         """See :meth:`RecommenderStudy.max_epochs`; halving prefers complete trainings."""
-        return None if _halves(config) else int(config.training.epochs or 0)
+        return None if _uses_halving(config) else int(config.training.epochs or 0)
 
 
-def _gathered_tables(fitted: tasks.RankingResult, run: int) -> Any:
-    return gathered(tables_of(fitted, run))
+def _gather_tables(fitted: tasks.RankingResult, run: int) -> Any:
+    return gathered(serving_tables(fitted, run))
 
 
 def _check_debias(config: Config) -> None:
     """Checks that ``--debias auto`` has hyper-parameters to estimate, and no other search."""
-    loss, takes = config.objective.loss, OBJECTIVES[config.objective.loss].flags
-    if "tau_plus" not in takes:
-        debiased = ", ".join(name for name, of in OBJECTIVES.items() if "tau_plus" in of.flags)
+    loss, loss_flags = config.objective.loss, OBJECTIVES[config.objective.loss].flags
+    if "tau_plus" not in loss_flags:
+        debiased = ", ".join(
+            name for name, entry in OBJECTIVES.items() if "tau_plus" in entry.flags
+        )
         raise ValueError(f"--debias auto needs one of the losses {debiased}, got {loss}.")
     if config.protocol.tune:
         raise ValueError("--debias auto decides on beta by the default search: omit --tune.")
@@ -375,7 +382,7 @@ def _check_debias(config: Config) -> None:
         raise ValueError("--debias auto measures alpha: omit --sweep alpha.")
 
 
-def _halves(config: Config) -> bool:
+def _uses_halving(config: Config) -> bool:
     """Whether the search is by successive halving."""
     protocol = config.protocol
     has_points = config.objective.loss == AUTO or bool(protocol.sweep)
@@ -396,13 +403,13 @@ def _with_batch_size(config: Config, sampler: samplers.Sampler, problem: Problem
     Raises:
       ValueError: If a batch cannot be sharded over the devices of ``--mesh``.
     """
-    training, objective = config.training, objective_of(config)
+    training, objective = config.training, get_objective(config)
     base, n_neg = default_batch_size(config.encoding.encoder), objective.count("n_neg")
     counts = n_neg, objective.count("n_pos"), objective.count("n_group")
     n_rows = tasks.count_row_reads(sampler, base, *counts) / base
     n_runs = config.protocol.seeds * math.prod(map(len, SCHEMA.axes(config).values()))
     size = auto_batch_size(
-        preset_of(), base, len(problem.train), int(training.epochs or 1),
+        device_preset(), base, len(problem.train), int(training.epochs or 1),
         bytes_per_example=4 * n_runs * (training.dim * n_rows + n_neg),
     )  # fmt: skip
     check_devices(config.output.device, config.output.mesh, size)

@@ -19,7 +19,7 @@ from .._program import program
 from .._ranges import option_group
 from .._rundir import make_out_for
 from .._screen import output, plain
-from ._saved import RankingModel, load_model, scored
+from ._saved import RankingModel, load_model, score_fn_and_params
 
 _CHECKED = 256
 """Number of users whose approximate top-k items are compared with the exact ones."""
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> None:
             "part, which cannot evaluate it."
         )
     known = model.known if options.include_test_items else data.union(model.known, model.test)
-    learned = model.of_seed(options.seed_index)
+    learned = model.select_seed(options.seed_index)
     if isinstance(learned, models.Tables):
         learned = models.Tables(*map(jnp.asarray, learned))
     if options.user is None:
@@ -92,14 +92,14 @@ def main(arguments: list[str]) -> None:
         users = np.array([known.user_index(options.user)])
     console = output()
     if options.approximate is not None:
-        some = users[np.linspace(0, len(users) - 1, min(_CHECKED, len(users))).astype(int)]
-        found, exact = (
-            recommend(learned, known, some, options.k, target)[0]
+        sample = users[np.linspace(0, len(users) - 1, min(_CHECKED, len(users))).astype(int)]
+        approximate, exact = (
+            recommend(learned, known, sample, options.k, target)[0]
             for target in (options.approximate, None)
         )
-        share = metrics.top_k_recall(found, exact)
-        console.print(f"approximate: {share:.2%} of the best items found, for {len(some)} users")
-    lists = _in_parts(learned, known, users, options)
+        share = metrics.top_k_recall(approximate, exact)
+        console.print(f"approximate: {share:.2%} of the best items found, for {len(sample)} users")
+    lists = _recommend_in_batches(learned, known, users, options)
     if options.out is None:
         (own,) = lists
         _print(console, str(options.user), own.items[0], own.scores[0], known)
@@ -127,7 +127,7 @@ class Lists(NamedTuple):
     scores: np.ndarray
 
 
-def _in_parts(
+def _recommend_in_batches(
     learned: RankingModel, known: data.Interactions, users: np.ndarray, options: TopK
 ) -> Iterator[Lists]:
     """Yields the recommendations of all users in batches.
@@ -136,14 +136,14 @@ def _in_parts(
       ValueError: If scores are NaN.
     """
     for first in range(0, len(users), _AT_ONCE):
-        some = users[first : first + _AT_ONCE]
-        items, scores = recommend(learned, known, some, options.k, options.approximate)
+        batch = users[first : first + _AT_ONCE]
+        items, scores = recommend(learned, known, batch, options.k, options.approximate)
         if np.isnan(scores).any():
             raise ValueError(
                 f"The model of --seed-index {options.seed_index} in {options.run} diverged: its "
                 "scores are not numbers."
             )
-        yield Lists(some, items, scores)
+        yield Lists(batch, items, scores)
 
 
 def recommend(
@@ -155,7 +155,7 @@ def recommend(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the top-k items of each user that are not in ``known``, padded with -1."""
     items, scores = metrics.recommend(
-        *scored(learned), users, known, k=k, recall_target=recall_target
+        *score_fn_and_params(learned), users, known, k=k, recall_target=recall_target
     )
     return np.asarray(items), np.asarray(scores)
 
@@ -190,13 +190,13 @@ def _write(path: Path, parts: Iterable[Lists], known: data.Interactions) -> List
 
     def columns() -> Iterator[dict[str, np.ndarray]]:
         for users, items, scores in parts:
-            there = items >= 0
-            counts.append((there.sum(), np.sum(~there[:, -1])))
+            is_valid = items >= 0
+            counts.append((is_valid.sum(), np.sum(~is_valid[:, -1])))
             yield {
-                "user": known.user_ids[np.repeat(users, there.sum(axis=1))],
-                "rank": np.broadcast_to(np.arange(1, items.shape[1] + 1), items.shape)[there],
-                "item": known.item_ids[items[there]],
-                "score": scores[there],
+                "user": known.user_ids[np.repeat(users, is_valid.sum(axis=1))],
+                "rank": np.broadcast_to(np.arange(1, items.shape[1] + 1), items.shape)[is_valid],
+                "item": known.item_ids[items[is_valid]],
+                "score": scores[is_valid],
             }
 
     with (
@@ -212,8 +212,8 @@ def _csv(scratch: Path, parts: Iterable[dict[str, np.ndarray]]) -> Path:
     path = scratch / "whole.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        for place, columns in enumerate(parts):
-            if place == 0:
+        for index, columns in enumerate(parts):
+            if index == 0:
                 writer.writerow(columns)
             writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
     return path
@@ -224,8 +224,8 @@ def _parquet(scratch: Path, parts: Iterable[dict[str, np.ndarray]]) -> Path:
 
     paths, path = [], scratch / "whole.parquet"
     try:
-        for place, columns in enumerate(parts):
-            paths.append(scratch / f"{place}.parquet")
+        for index, columns in enumerate(parts):
+            paths.append(scratch / f"{index}.parquet")
             polars.DataFrame(columns).write_parquet(paths[-1])
         polars.scan_parquet(paths).sink_parquet(path)
     except polars.exceptions.PolarsError as error:  # such as for a full disk

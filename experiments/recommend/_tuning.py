@@ -83,21 +83,21 @@ class _Record:
         write_json(self._path, self._stored)
 
 
-class _TablesOfBest:
-    """Vectors of the best point of each complete training, in files with which a search goes on."""
+class _BestTables:
+    """Vectors of the best point of each complete training, in files from which a search resumes."""
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._kept: dict[int, Tables] = {}
+        self._tables: dict[int, Tables] = {}
 
     def add(self, point: int, tables: Tables) -> None:
-        self._kept[point] = tables
+        self._tables[point] = tables
         if is_first():
             train.save_checkpoint(self._path(point), jax.device_get(tables)._asdict(), {})
 
     def load(self, point: int) -> Tables:
-        if point in self._kept:
-            return self._kept[point]
+        if point in self._tables:
+            return self._tables[point]
         stored, _ = train.load_checkpoint(self._path(point))
         return Tables(**stored)
 
@@ -128,7 +128,7 @@ def tune(
     checkpoints: Path,
     on_entry: OnEntry,
     on_stage: Callable[[str], None],
-    tables_of: Callable[[Any, int], Tables] | None = None,
+    tables_fn: Callable[[Any, int], Tables] | None = None,
 ) -> SearchResult:
     """Searches the points of all spaces for the best validation score.
 
@@ -139,7 +139,7 @@ def tune(
         interrupted search continues.
       on_entry: See :data:`experiments._study.OnEntry`.
       on_stage: Called with a description of each training.
-      tables_of: ``tables_of(fitted, run)`` returns the vectors of a run, which a blend needs.
+      tables_fn: ``tables_fn(fitted, run)`` returns the vectors of a run, which a blend needs.
 
     Returns:
       The search. Its blend has the candidates of a blend with their vectors: the selected model,
@@ -152,49 +152,51 @@ def tune(
     points = [point for space in spaces for point in space.points]
     protocol, longest = spaces[0].config.protocol, spaces[0].config.training.epochs
     # A multiple of the epochs between validations, since the rest would be a separate program.
-    every = min(spaces[0].config.training.eval_every, longest)
-    epochs = tuple(sorted({min(every * math.ceil(longest / _SHORT / every), longest), longest}))
+    eval_every = min(spaces[0].config.training.eval_every, longest)
+    epochs = tuple(
+        sorted({min(eval_every * math.ceil(longest / _SHORT / eval_every), longest), longest})
+    )
     seeds = np.arange(protocol.seed, protocol.seed + protocol.search_seeds)
-    record, tables = _Record(checkpoints / _FILE), _TablesOfBest(checkpoints)
-    reads = tables_of if protocol.blend > 1 else None
+    record, tables = _Record(checkpoints / _FILE), _BestTables(checkpoints)
+    read_tables = tables_fn if protocol.blend > 1 else None
     index, last_rung = count(), len(epochs) - 1
     for n_runs, entries in record.entries:
-        of = Runs(PHASE, n_runs, longest, next(index))
+        run_group = Runs(PHASE, n_runs, longest, next(index))
         for entry in entries:
-            on_entry(of, entry)
+            on_entry(run_group, entry)
 
-    def path_of(rung: int, chosen: tuple[int, ...]) -> Path:
+    def checkpoint_path(rung: int, chosen: tuple[int, ...]) -> Path:
         return checkpoints / f"{PHASE}-{rung}-{chosen[0]}.npz"
 
     if is_first():
         for each in record.trained:  # a kill may have come before its removal
-            remove_checkpoint(path_of(each.rung, each.candidates))
+            remove_checkpoint(checkpoint_path(each.rung, each.candidates))
 
     def train_points(rung: int, chosen: tuple[int, ...]) -> train.RungResult:
         own, n_runs, entries = owners[chosen[0]], len(chosen) * len(seeds), []
-        said = " ".join(f"{name}={value}" for name, value in own.names.items())
-        on_stage(f"rung {rung + 1} of {len(epochs)}: {len(chosen)} points {said}".rstrip())
+        description = " ".join(f"{name}={value}" for name, value in own.names.items())
+        on_stage(f"rung {rung + 1} of {len(epochs)}: {len(chosen)} points {description}".rstrip())
         runs = {
             name: np.repeat([points[i][name] for i in chosen], len(seeds))
             for name in points[chosen[0]]
         }
         runs |= {"seeds": np.tile(seeds, len(chosen)), "epochs": np.full(n_runs, epochs[rung])}
 
-        of = Runs(PHASE, n_runs, epochs[rung], next(index))
+        run_group = Runs(PHASE, n_runs, epochs[rung], next(index))
 
         def report(entry: dict[str, Any]) -> None:
             entries.append(entry)
-            on_entry(of, entry)
+            on_entry(run_group, entry)
 
-        path = path_of(rung, chosen)
+        path = checkpoint_path(rung, chosen)
         trained, fitted = train.train_candidates(
             partial(fit, own.config, runs, path, report), rung, chosen, len(seeds),
             tolerance=_TOLERANCE,
         )  # fmt: skip
         is_finite = fitted is not None and np.isfinite(trained.scores).any()
-        if reads is not None and rung == last_rung and is_finite:
+        if read_tables is not None and rung == last_rung and is_finite:
             best = int(np.nanargmax(trained.scores))
-            tables.add(chosen[best], reads(fitted, best * len(seeds)))
+            tables.add(chosen[best], read_tables(fitted, best * len(seeds)))
         trained = trained._replace(seconds=round(broadcast_from_first(trained.seconds), 3))
         if is_first():
             record.add(trained, n_runs, entries)
@@ -203,7 +205,7 @@ def tune(
 
     labels = [(own.names.get("loss"), own.names.get("encoder")) for own in owners]
     n_losses = len({*labels})
-    found = train.successive_halving(
+    result = train.successive_halving(
         train_points,
         _groups(spaces),
         epochs,
@@ -212,75 +214,77 @@ def tune(
         keep=None if protocol.tune or n_losses < 2 else n_losses,
         done=record.trained,
     )
-    if found.best is None:
+    if result.best is None:
         raise no_finite_score()
-    last = [found.last(i) for i in range(len(points))]
-    best, epochs_of_best, score = _preferred(
-        found, [len(space.points) for space in spaces], last_rung
+    last = [result.last(i) for i in range(len(points))]
+    best, n_epochs, score = _select_preferred(
+        result, [len(space.points) for space in spaces], last_rung
     )
     scores = np.array([np.nan if each is None else each[1] for each in last])
     best_epochs = np.array([0 if each is None else each[2] for each in last])
-    choice = train.Selection(best, epochs_of_best, score, scores, best_epochs)
-    named = [{**own.names, **point} for own, point in zip(owners, points, strict=True)]
-    members = () if reads is None else _members(found, owners, choice, last_rung)
+    choice = train.Selection(best, n_epochs, score, scores, best_epochs)
+    named_points = [{**own.names, **point} for own, point in zip(owners, points, strict=True)]
+    members = () if read_tables is None else _members(result, owners, choice, last_rung)
     members = tuple(each._replace(tables=tables.load(each.point)) for each in members)
-    complete = sum(len(each.candidates) for each in found.trained if each.rung == last_rung)
+    complete = sum(len(each.candidates) for each in result.trained if each.rung == last_rung)
     tried = sum(each is not None for each in last)
     said = (
         f"searched {tried} of {len(points)} points for {epochs[0]} epochs, the best {complete} for "
-        f"{longest}, in {found.seconds:.0f} s"
+        f"{longest}, in {result.seconds:.0f} s"
     )
-    return SearchResult(named, choice, config=owners[best].config, said=said, blend=members)
+    return SearchResult(named_points, choice, config=owners[best].config, said=said, blend=members)
 
 
 def _members(
-    found: train.HalvingResult,
+    result: train.HalvingResult,
     owners: Sequence[Space],
     choice: train.Selection,
     last_rung: int,
 ) -> tuple[Member, ...]:
     """Returns the selected model, and the best of other kinds that are close, best first."""
-    least = (1 - _BLENDED) * choice.score
+    min_score = (1 - _BLENDED) * choice.score
     best: dict[Hashable, tuple[float, int, int]] = {}
     for i, own in enumerate(owners):
-        last = found.last(i)
-        if last is None or last[0] != last_rung or not last[1] >= least:
+        last = result.last(i)
+        if last is None or last[0] != last_rung or not last[1] >= min_score:
             continue
         if own.kind not in best or last[1] > best[own.kind][0]:
             best[own.kind] = last[1], i, last[2]
-    others = sorted(
+    runners_up = sorted(
         (each for kind, each in best.items() if kind != owners[choice.point].kind),
         key=lambda each: -each[0],
     )
-    points = [(choice.point, choice.epochs), *((i, epoch) for _, i, epoch in others)]
+    points = [(choice.point, choice.epochs), *((i, epoch) for _, i, epoch in runners_up)]
     return tuple(Member(owners[i].config, i, epoch) for i, epoch in points)
 
 
-def _preferred(
-    found: train.HalvingResult, sizes: Sequence[int], last_rung: int
+def _select_preferred(
+    result: train.HalvingResult, sizes: Sequence[int], last_rung: int
 ) -> tuple[int, int, float]:
     """Returns a point, its epochs and its score: of the first space within the margin.
 
     With the number of points, the chance grows that one of them is the best by noise.
 
     Args:
-      found: The finished search, of which some point did not diverge.
+      result: The finished search, of which some point did not diverge.
       sizes: Number of points of each space.
       last_rung: Index of the last rung.
     """
-    assert found.best is not None
+    assert result.best is not None
     first = 0
     for size in sizes:
         complete = [
             (each[1], -i, each[2])
             for i in range(first, first + size)
-            if (each := found.last(i)) is not None and each[0] == last_rung and np.isfinite(each[1])
+            if (each := result.last(i)) is not None
+            and each[0] == last_rung
+            and np.isfinite(each[1])
         ]
-        score, place, epoch = max(complete, default=(-np.inf, 0, 0))
-        if score * (1 + _MARGIN) >= found.score:
-            return -place, epoch, score
+        score, negative_index, epoch = max(complete, default=(-np.inf, 0, 0))
+        if score * (1 + _MARGIN) >= result.score:
+            return -negative_index, epoch, score
         first += size
-    return found.best, found.best_epoch, found.score
+    return result.best, result.best_epoch, result.score
 
 
 def _groups(spaces: Sequence[Space]) -> list[range]:
@@ -289,6 +293,6 @@ def _groups(spaces: Sequence[Space]) -> list[range]:
     for space in spaces:
         end = first + len(space.points)
         starts = range(first, end, _AT_ONCE)
-        groups += [(place, range(i, min(end, i + _AT_ONCE))) for place, i in enumerate(starts)]
+        groups += [(index, range(i, min(end, i + _AT_ONCE))) for index, i in enumerate(starts)]
         first = end
     return [group for _, group in sorted(groups, key=lambda each: each[0])]

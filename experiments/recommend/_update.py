@@ -40,8 +40,8 @@ def choose_optimizer_mode(
     if mode == "auto":
         pays = train.prefer_row_updates(n_rows, n_read, jax.default_backend())
         mode = "rows" if pays and not hindrance else "dense"
-    what = "the rows that its batch reads" if mode == "rows" else "whole tables"
-    return mode, f"a step updates {what}: {n_rows:,} rows, at most {n_read:,} are read"
+    target = "the rows that its batch reads" if mode == "rows" else "whole tables"
+    return mode, f"a step updates {target}: {n_rows:,} rows, at most {n_read:,} are read"
 
 
 def _reason_against_rows(config: Config, sampler: samplers.Sampler) -> str:
@@ -61,7 +61,7 @@ def _reason_against_rows(config: Config, sampler: samplers.Sampler) -> str:
     return ""
 
 
-def optimizer_of(options: TrainOptions) -> train.ScheduledOptimizer:
+def make_optimizer(options: TrainOptions) -> train.ScheduledOptimizer:
     """Returns the optimiser of options whose ``optimizer_mode`` is resolved."""
     numbers = options.lr * options.lr_scale, options.weight_decay, options.decay
     schedule = SCHEDULES[options.schedule]

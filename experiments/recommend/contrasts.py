@@ -18,7 +18,7 @@ _WEIGHT = declared(tasks.ContrastiveAuxiliaryLoss, "weight")["weight"]
 _TEMPERATURE = Hyperparam(
     None, "Temperature of the contrast, the divisor of its cosines", POSITIVE, field="temperature"
 )
-Made = tuple[models.LightGCN, tasks.ContrastiveAuxiliaryLoss]
+EncoderAndLoss = tuple[models.LightGCN, tasks.ContrastiveAuxiliaryLoss]
 """The encoder for ranking and the auxiliary loss."""
 
 
@@ -27,15 +27,15 @@ class ContrastEntry(Entry):
     """A method that creates two views of users and items.
 
     Attributes:
-      make: ``make(log, encoder, settings, **values)``, which returns :data:`Made` for training on
-        ``log``. It receives the encoder of ``--encoder``, the weight and the loss function of the
-        auxiliary loss, keyed by field name, and the values of the entry's own flags. None for no
-        contrast.
+      make: ``make(log, encoder, settings, **values)``, which returns :data:`EncoderAndLoss` for
+        training on ``log``. It receives the encoder of ``--encoder``, the weight and the loss
+        function of the auxiliary loss, keyed by field name, and the values of the entry's own
+        flags. None for no contrast.
       weight: Default of ``--contrast-weight``, the published value on Yelp2018.
       temperature: Default of ``--contrast-temperature``, likewise.
     """
 
-    make: Callable[..., Made] | None
+    make: Callable[..., EncoderAndLoss] | None
     weight: float = 0.1
     temperature: float = 0.2
 
@@ -68,8 +68,10 @@ class LossEntry(Entry):
         own = declared(self.loss, defaults={"tau_plus": 0.01})
         own.pop("temperature", None)  # set by the contrast, which has its own default
         hyperparams = {
-            f"contrast_{name}": replace(of, help=f"{of.help}; of the contrast", field=name)
-            for name, of in own.items()
+            f"contrast_{name}": replace(
+                hyperparam, help=f"{hyperparam.help}; of the contrast", field=name
+            )
+            for name, hyperparam in own.items()
         }
         object.__setattr__(self, "hyperparams", hyperparams)
         object.__setattr__(self, "source", self.loss)
@@ -91,7 +93,7 @@ def _sgl(
     *,
     augmentation: str,
     augmentation_rate: float,
-) -> Made:
+) -> EncoderAndLoss:
     changes = _AUGMENTATIONS[augmentation](augmentation_rate)
     if "edge_dropout" in changes:
         encoder = replace(
@@ -101,7 +103,7 @@ def _sgl(
     return encoder, tasks.GraphContrast(first=view, second=view, **settings)
 
 
-def _neighbours_alone(encoder: models.LightGCN) -> models.LightGCN:
+def _drop_input_layer(encoder: models.LightGCN) -> models.LightGCN:
     """Excludes the input embeddings and weights all propagation layers equally."""
     n_layers = len(encoder.layer_weights) - 1
     return replace(encoder, layer_weights=(0.0, *(1 / n_layers,) * n_layers))
@@ -109,8 +111,8 @@ def _neighbours_alone(encoder: models.LightGCN) -> models.LightGCN:
 
 def _simgcl(
     log: data.Interactions, encoder: models.LightGCN, settings: dict[str, Any], *, noise: float
-) -> Made:
-    encoder = _neighbours_alone(encoder)
+) -> EncoderAndLoss:
+    encoder = _drop_input_layer(encoder)
     view = replace(encoder, noise=noise)
     return encoder, tasks.GraphContrast(first=view, second=view, **settings)
 
@@ -122,14 +124,14 @@ def _xsimgcl(
     *,
     noise: float,
     contrast_layer: int,
-) -> Made:
-    encoder = replace(_neighbours_alone(encoder), noise=noise)
+) -> EncoderAndLoss:
+    encoder = replace(_drop_input_layer(encoder), noise=noise)
     return encoder, tasks.LayerContrast(layer=contrast_layer, **settings)
 
 
 def _lightgcl(
     log: data.Interactions, encoder: models.LightGCN, settings: dict[str, Any], *, rank: int
-) -> Made:
+) -> EncoderAndLoss:
     return encoder, tasks.SpectralContrast.from_interactions(log, rank, **settings)
 
 
@@ -140,11 +142,11 @@ def _ncl(
     *,
     contrast_layer: int,
     contrast_warm_up: int,
-    **of_prototypes: Any,
-) -> Made:
+    **prototype_options: Any,
+) -> EncoderAndLoss:
     del log
     return encoder, tasks.NeighborContrast(
-        layer=contrast_layer, warm_up=contrast_warm_up, **of_prototypes, **settings
+        layer=contrast_layer, warm_up=contrast_warm_up, **prototype_options, **settings
     )
 
 
@@ -263,29 +265,29 @@ def resolve_contrast(
     Raises:
       ValueError: If a number is invalid for the data.
     """
-    entry, of_loss = CONTRASTS[options.contrast], LOSSES[options.contrast_loss]
+    entry, loss_entry = CONTRASTS[options.contrast], LOSSES[options.contrast_loss]
     if entry.make is None:
         return encoder, None
     assert isinstance(encoder, models.LightGCN)
     own = resolve_flags("contrast", options, CONTRASTS, swept)
     numbers = resolve_flags("contrast_loss", options, LOSSES, swept)
-    hyperparams = {of.field: numbers[name] for name, of in of_loss.flags.items()}
+    hyperparams = {hyperparam.field: numbers[name] for name, hyperparam in loss_entry.flags.items()}
     settings = {
         "weight": own.pop("contrast_weight"),
         "hyperparams": {"temperature": own.pop("contrast_temperature"), **hyperparams},
-        "loss_fn": of_loss.loss,
+        "loss_fn": loss_entry.loss,
     }
-    encoder, term = entry.make(log, encoder, settings, **own)
-    term.check(encoder)
-    return encoder, term
+    encoder, auxiliary_loss = entry.make(log, encoder, settings, **own)
+    auxiliary_loss.check(encoder)
+    return encoder, auxiliary_loss
 
 
 def swept_fields(options: ContrastOptions, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Maps the swept ``numbers`` that are flags of the contrast to sweep field names."""
     flags = {**CONTRASTS[options.contrast].flags, **LOSSES[options.contrast_loss].flags}
-    found = {}
-    for name, of in flags.items():
+    fields = {}
+    for name, hyperparam in flags.items():
         if name in numbers:
-            part = "" if of.field == "weight" else "hyperparams."
-            found[f"task.auxiliary_loss.{part}{of.field}"] = numbers[name]
-    return found
+            part = "" if hyperparam.field == "weight" else "hyperparams."
+            fields[f"task.auxiliary_loss.{part}{hyperparam.field}"] = numbers[name]
+    return fields

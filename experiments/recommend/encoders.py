@@ -40,7 +40,7 @@ class EncoderEntry(Entry):
         return frozenset()
 
 
-def entry_of(
+def make_entry(
     source: type[models.Encoder], *names: str, flags: Mapping[str, str] | None = None
 ) -> EncoderEntry:
     """Returns the entry of an encoder with ``from_interactions(log, dim=…, …)``.
@@ -54,17 +54,21 @@ def entry_of(
     """
     build: Any = getattr(source, "from_interactions", None)
     own = declared(build or source, *names, flags=flags)
-    own = {name: of for name, of in own.items() if name not in ("dim", "similarity")}
-    fields = {name: of.field or name for name, of in own.items()}
+    own = {
+        name: hyperparam for name, hyperparam in own.items() if name not in ("dim", "similarity")
+    }
+    fields = {name: hyperparam.field or name for name, hyperparam in own.items()}
 
     def make(log: data.Interactions, **values: Any) -> models.Encoder:
-        given = {fields.get(name, name): value for name, value in values.items()}
-        return source(log.n_users, log.n_items, **given) if build is None else build(log, **given)
+        kwargs = {fields.get(name, name): value for name, value in values.items()}
+        return source(log.n_users, log.n_items, **kwargs) if build is None else build(log, **kwargs)
 
     return EncoderEntry(source=source, hyperparams=own, make=make)
 
 
-def _factors(log: data.Interactions, *, dropout: float, **values: Any) -> models.Encoder:
+def _matrix_factorization(
+    log: data.Interactions, *, dropout: float, **values: Any
+) -> models.Encoder:
     return models.MatrixFactorization(log.n_users, log.n_items, dropout=dropout or None, **values)
 
 
@@ -80,7 +84,7 @@ class FeatureEntry(EncoderEntry):
             )
 
 
-def _with_features(
+def _feature_encoder(
     log: data.Interactions, *, min_category_count: int, **values: Any
 ) -> models.Encoder:
     for kind, ids in zip(KINDS, (log.user_ids, log.item_ids)):
@@ -91,9 +95,9 @@ def _with_features(
     return models.FeatureEncoder(log.n_users, log.n_items, **values)
 
 
-def _file(kind: str) -> Hyperparam:
-    said = f"File with side features of {kind}s, one per line; simulated for simulated data"
-    return Hyperparam(None, said, kind=str, sweeps=False)
+def _file_hyperparam(kind: str) -> Hyperparam:
+    help_text = f"File with side features of {kind}s, one per line; simulated for simulated data"
+    return Hyperparam(None, help_text, kind=str, sweeps=False)
 
 
 ENCODERS = Registry(
@@ -101,24 +105,24 @@ ENCODERS = Registry(
         "mf": EncoderEntry(
             source=models.MatrixFactorization,
             hyperparams=declared(models.MatrixFactorization, "dropout", defaults={"dropout": 0.0}),
-            make=_factors,
+            make=_matrix_factorization,
         ),
-        "lightgcn": entry_of(
+        "lightgcn": make_entry(
             models.LightGCN, "n_layers", "edge_dropout", flags={"n_layers": "layers"}
         ),
         "features": FeatureEntry(
             source=models.FeatureEncoder,
             hyperparams={
-                **{f"{kind}_features": _file(kind) for kind in reversed(KINDS)},
+                **{f"{kind}_features": _file_hyperparam(kind) for kind in reversed(KINDS)},
                 **declared(models.FeatureEncoder, "item_id_dropout", "user_id_dropout"),
                 "min_category_count": count(
                     2, "Number of users or items that a category must occur in to have an embedding"
                 ),
             },
-            make=_with_features,
+            make=_feature_encoder,
         ),
     },
-    make=entry_of,
+    make=make_entry,
 )
 
 
@@ -140,7 +144,7 @@ def default_encoder(
 ) -> models.Encoder:
     """Creates an encoder by name with its default flags and, optionally, another initializer."""
     entry = ENCODERS[name]
-    values = {flag: of.default for flag, of in entry.flags.items()}
+    values = {flag: hyperparam.default for flag, hyperparam in entry.flags.items()}
     if initializer is not None:
         values["initializer"] = initializer
     return entry.make(log, dim=dim, similarity="inner", **values)

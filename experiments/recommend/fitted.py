@@ -31,32 +31,33 @@ class ModelEntry(Entry):
     def make(self, values: Mapping[str, Any], seed: int) -> baselines.Baseline:
         """Creates the baseline with values by flag; numbers of a sweep may be floats."""
         assert self.source is not None
-        given = {n.removeprefix(PREFIX): self.flags[n].kind(value) for n, value in values.items()}
-        return self.source(**given, **({"seed": seed} if self.has_seed else {}))
+        kwargs = {n.removeprefix(PREFIX): self.flags[n].kind(value) for n, value in values.items()}
+        return self.source(**kwargs, **({"seed": seed} if self.has_seed else {}))
 
 
-def entry_of(source: type[baselines.Baseline]) -> ModelEntry:
+def make_entry(source: type[baselines.Baseline]) -> ModelEntry:
     """Returns the entry of a baseline, whose hyper-parameters become flags with a prefix."""
     names = [name for name in hyperparams(source) if name != "seed"]
     own = declared(source, *names, flags={name: f"{PREFIX}{name}" for name in names})
     # Points of a sweep are fitted one after the other, so that integers can be swept, too.
     return ModelEntry(
-        source=source, hyperparams={name: replace(of, sweeps=True) for name, of in own.items()}
+        source=source,
+        hyperparams={name: replace(hyperparam, sweeps=True) for name, hyperparam in own.items()},
     )
 
 
 MODELS: dict[str, ModelEntry] = {
     TRAINED: ModelEntry(help="an encoder that is trained with a loss"),
     BEST: ModelEntry(help="the best of trained encoders, item-kNN and EASE on validation data"),
-    "popularity": entry_of(baselines.Popularity),
-    "item-knn": entry_of(baselines.ItemKNN),
-    "rp3beta": entry_of(baselines.RP3beta),
-    "ease": entry_of(baselines.EASE),
-    "sparse-ease": entry_of(baselines.SparseEASE),
-    "ials": entry_of(baselines.IALS),
-    "gf-cf": entry_of(baselines.GFCF),
-    "bspm": entry_of(baselines.BSPM),
-    "cheby-cf": entry_of(baselines.ChebyCF),
+    "popularity": make_entry(baselines.Popularity),
+    "item-knn": make_entry(baselines.ItemKNN),
+    "rp3beta": make_entry(baselines.RP3beta),
+    "ease": make_entry(baselines.EASE),
+    "sparse-ease": make_entry(baselines.SparseEASE),
+    "ials": make_entry(baselines.IALS),
+    "gf-cf": make_entry(baselines.GFCF),
+    "bspm": make_entry(baselines.BSPM),
+    "cheby-cf": make_entry(baselines.ChebyCF),
 }
 
 

@@ -46,9 +46,9 @@ class Objective(Entry):
         negatives; None if any sampler is supported.
       confidence: Factory of the confidence estimator. It receives the training part, the training
         options and the values of all flags.
-      term: Factory of an auxiliary loss. It receives the values of :attr:`of_term`, keyed by the
+      term: Factory of an auxiliary loss. It receives the values of :attr:`term_flags`, keyed by the
         fields that they set.
-      of_term: Flags that set only fields of the auxiliary loss. A sweep can set each.
+      term_flags: Flags that set only fields of the auxiliary loss. A sweep can set each.
       similarity: Default similarity of users and items in training.
       similarities: Required similarity in training, and the default similarity for ranking; None
         if any is supported.
@@ -68,7 +68,7 @@ class Objective(Entry):
     sampler: Callable[[data.Interactions], samplers.Sampler] | None = None
     confidence: Callable[[data.Interactions, TrainOptions, dict[str, Any]], Any] | None = None
     term: Callable[..., tasks.AuxiliaryLoss] | None = None
-    of_term: Mapping[str, Hyperparam] = field(default_factory=dict)
+    term_flags: Mapping[str, Hyperparam] = field(default_factory=dict)
     similarity: models.Similarity = "inner"
     similarities: tuple[models.Similarity, models.Similarity] | None = None
     start: str = "pairwise"
@@ -86,13 +86,13 @@ class Objective(Entry):
         """Counts, temperature, hyper-parameters, auxiliary-loss flags and settings."""
         if self.candidates:
             return {}
-        found = {}
-        for name, (said, limits) in _COUNTS.items():
+        counts = {}
+        for name, (help_text, limits) in _COUNTS.items():
             default = getattr(self, name)
             if default is not None:
                 fixed = Range(default, default)
-                found[name] = count(default, said, limits if self.sampler is None else fixed)
-        return {**found, **self.hyperparams, **self.of_term, **self.settings}
+                counts[name] = count(default, help_text, limits if self.sampler is None else fixed)
+        return {**counts, **self.hyperparams, **self.term_flags, **self.settings}
 
     @property
     def sweepable(self) -> frozenset[str]:
@@ -106,14 +106,14 @@ class Objective(Entry):
 
 def discover(taken: Collection[Callable[..., Any]]) -> dict[str, Objective]:
     """Finds the remaining losses of the library with the signature that training expects."""
-    found: dict[Callable[..., Any], str] = {}
+    names: dict[Callable[..., Any], str] = {}
     for name, loss in vars(losses).items():
-        if inspect.isfunction(loss) and loss not in (*taken, *found) and _is_of_scores(loss):
-            found[loss] = name
-    return {name: Objective(loss=loss) for loss, name in found.items()}
+        if inspect.isfunction(loss) and loss not in (*taken, *names) and _is_score_loss(loss):
+            names[loss] = name
+    return {name: Objective(loss=loss) for loss, name in names.items()}
 
 
-def _is_of_scores(loss: Callable[..., Any]) -> bool:
+def _is_score_loss(loss: Callable[..., Any]) -> bool:
     """Whether only the positive score and the negative scores are required arguments of a loss."""
     parameters = inspect.signature(loss).parameters
     required = [name for name, p in parameters.items() if p.default is p.empty]
@@ -136,7 +136,7 @@ def likely_and_unpopular(pos: Any, neg: Any, *, balance: Any, **rest: Any) -> An
     return losses.mpr(pos, neg[:, 1:], likely=neg[:, 0], balance=balance, **rest)
 
 
-def popular_and_not(log: data.Interactions) -> samplers.MixedSampler:
+def popularity_mixture(log: data.Interactions) -> samplers.MixedSampler:
     """Returns a sampler of one negative by popularity and one by inverse popularity."""
     counts = jnp.asarray(log.item_counts, jnp.float32)
     return samplers.MixedSampler(
@@ -177,8 +177,10 @@ def _confidence(
     distribution: stats.Distribution = stats.SmoothedEmpirical()
     if values["score_distribution"] == "variance-gamma":
         scale = values["distribution_scale"]
-        of_initial = _initial_variance(log, training)
-        distribution = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
+        initial_variance = _initial_variance(log, training)
+        distribution = stats.VarianceGamma(
+            training.dim, initial_variance if scale is None else scale
+        )
     prior = weights.credibility_prior(log.item_counts)
     return tasks.ConfidenceEM(
         prior, distribution, rule=values["confidence_rule"], every=values["confidence_every"]
@@ -191,8 +193,8 @@ def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
     Xavier initialisation has the variance 2 / (rows + width), which differs between users and
     items; λ is the geometric mean of the two.
     """
-    of_tables = (2 / (n + training.dim) for n in (log.n_users, log.n_items))
-    return training.init_scale**2 * math.sqrt(math.prod(of_tables))
+    table_variances = (2 / (n + training.dim) for n in (log.n_users, log.n_items))
+    return training.init_scale**2 * math.sqrt(math.prod(table_variances))
 
 
 # Unlike cosines, inner products are unbounded below; few of those seen in training are lower.
@@ -201,7 +203,7 @@ _COSINES: Mapping[str, Any] = {
     "defaults": {"temperature": 0.2}, "n_neg": 50, "similarity": "cosine",
 }  # fmt: skip
 """Settings of softmax losses that are published for cosines."""
-_CHOSEN: Mapping[str, Objective] = {
+_EXPLICIT: Mapping[str, Objective] = {
     "bpr": Objective(loss=losses.bpr, n_neg=1, start="bpr"),
     "bce": Objective(loss=losses.bce, n_neg=1, start="bpr"),
     "auto": Objective(
@@ -287,7 +289,7 @@ _CHOSEN: Mapping[str, Objective] = {
     ),
     "gbpr": Objective(loss=group_bpr, source=losses.gbpr, n_neg=1, n_group=3),
     "mpr": Objective(
-        loss=likely_and_unpopular, source=losses.mpr, n_neg=2, n_pos=2, sampler=popular_and_not
+        loss=likely_and_unpopular, source=losses.mpr, n_neg=2, n_pos=2, sampler=popularity_mixture
     ),
     "truncated_bce": Objective(loss=losses.truncated_bce, n_neg=1, schedule=ramp),
     "truncated_bpr": Objective(loss=losses.truncated_bpr, n_neg=1, schedule=ramp),
@@ -300,13 +302,13 @@ _CHOSEN: Mapping[str, Objective] = {
         # A placeholder: training always draws negatives, which the loss ignores.
         sampler=lambda log: samplers.RNS(),
         term=tasks.Uniformity,
-        of_term=declared(tasks.Uniformity, "weight", flags={"weight": "gamma"}),
+        term_flags=declared(tasks.Uniformity, "weight", flags={"weight": "gamma"}),
         similarities=("cosine", "inner"),
         start="cosine",
     ),
 }
 OBJECTIVES = Registry(
-    {**_CHOSEN, **discover({entry.loss for entry in _CHOSEN.values()})},
+    {**_EXPLICIT, **discover({entry.loss for entry in _EXPLICIT.values()})},
     make=lambda loss: Objective(loss=loss),
 )
 
@@ -338,8 +340,8 @@ class ResolvedObjective:
     @property
     def choices(self) -> dict[str, str]:
         """Static options of the loss, which are words."""
-        given = {name: self.values[name] for name in self.entry.hyperparams}
-        return {name: value for name, value in given.items() if isinstance(value, str)}
+        values = {name: self.values[name] for name in self.entry.hyperparams}
+        return {name: value for name, value in values.items() if isinstance(value, str)}
 
     @property
     def hyperparams(self) -> dict[str, float]:
@@ -347,9 +349,9 @@ class ResolvedObjective:
 
         A sweep replaces those whose default depends on the data.
         """
-        given = {n: self.values[n] for n in self.entry.hyperparams if n not in self.choices}
+        values = {n: self.values[n] for n in self.entry.hyperparams if n not in self.choices}
         own = hyperparams(self.entry.source)
-        return {n: own[n].default if value is None else value for n, value in given.items()}
+        return {n: own[n].default if value is None else value for n, value in values.items()}
 
     def count(self, name: str) -> int:
         """Returns the number of ``n_neg``, ``n_pos`` or ``n_group`` drawn; 0 if not supported."""
@@ -363,20 +365,24 @@ class ResolvedObjective:
     @property
     def term(self) -> tasks.AuxiliaryLoss | None:
         """Auxiliary loss that belongs to this loss; None if there is none."""
-        of_term = self.entry.of_term.items()
+        term_flags = self.entry.term_flags.items()
         if self.entry.term is None:
             return None
-        return self.entry.term(**{of.field or name: self.values[name] for name, of in of_term})
+        return self.entry.term(
+            **{hyperparam.field or name: self.values[name] for name, hyperparam in term_flags}
+        )
 
     def swept_fields(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """Maps the swept ``numbers`` of the loss and its auxiliary loss to sweep field names."""
-        found = {f"task.hyperparams.{n}": numbers[n] for n in self.hyperparams if n in numbers}
-        of_term = self.entry.of_term.items()
-        return found | {
-            f"task.auxiliary_loss.{of.field or n}": numbers[n] for n, of in of_term if n in numbers
+        fields = {f"task.hyperparams.{n}": numbers[n] for n in self.hyperparams if n in numbers}
+        term_flags = self.entry.term_flags.items()
+        return fields | {
+            f"task.auxiliary_loss.{hyperparam.field or n}": numbers[n]
+            for n, hyperparam in term_flags
+            if n in numbers
         }
 
-    def similar(self, options: EncoderOptions) -> EncoderOptions:
+    def resolve_similarity(self, options: EncoderOptions) -> EncoderOptions:
         """Resolves the similarity in the encoder's flags, which the loss may constrain.
 
         Raises:

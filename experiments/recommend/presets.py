@@ -65,21 +65,21 @@ _PRESETS = {
     "TPU v6 lite": Preset("TPU v6e", 32, 16, "bfloat16", 1024, 128),
 }
 """Presets by a word of ``device_kind``, such as ``"Tesla T4"`` or ``"NVIDIA L4"``."""
-_OTHERS = {
+_FALLBACKS = {
     "cpu": _CPU,
     "gpu": Preset("other GPU", 8, 4, None, 256, 64),
     "tpu": Preset("other TPU", 16, 8, "bfloat16", 512, 128),
 }
 
 
-def preset_of(device: Any = None) -> Preset:
+def device_preset(device: Any = None) -> Preset:
     """Returns the preset of a ``jax.Device``; by default of the first one."""
     device = device or jax.devices()[0]
     words = f" {device.device_kind.replace('-', ' ')} "
     if device.platform == "cpu":
         return _CPU
-    found = (preset for kind, preset in _PRESETS.items() if f" {kind} " in words)
-    return next(found, _OTHERS.get(device.platform, _OTHERS["gpu"]))
+    matches = (preset for kind, preset in _PRESETS.items() if f" {kind} " in words)
+    return next(matches, _FALLBACKS.get(device.platform, _FALLBACKS["gpu"]))
 
 
 def auto_batch_size(

@@ -49,13 +49,13 @@ class SamplerEntry(Entry):
     def swept_fields(self, numbers: dict[str, Any]) -> dict[str, Any]:
         """Maps the swept ``numbers`` that are flags of this sampler to the fields that they set."""
         return {
-            of.field or name: numbers[name]
-            for name, of in self.hyperparams.items()
-            if of.sweeps and name in numbers
+            hyperparam.field or name: numbers[name]
+            for name, hyperparam in self.hyperparams.items()
+            if hyperparam.sweeps and name in numbers
         }
 
 
-def entry_of(
+def make_entry(
     source: type[samplers.Sampler],
     *,
     defaults: Mapping[str, Any] | None = None,
@@ -72,7 +72,7 @@ def entry_of(
     own = declared(source, defaults=defaults, flags=flags)
 
     def make(context: Context, **values: Any) -> samplers.Sampler:
-        numbers = {of.field or name: values[name] for name, of in own.items()}
+        numbers = {hyperparam.field or name: values[name] for name, hyperparam in own.items()}
         return source(**numbers) if build is None else build(context.train, **numbers)
 
     return SamplerEntry(source=source, hyperparams=own, make=make)
@@ -80,7 +80,7 @@ def entry_of(
 
 def discover(taken: Collection[type[samplers.Sampler]]) -> dict[str, SamplerEntry]:
     """Finds the remaining samplers of the library that require at most the training part."""
-    found = {}
+    entries = {}
     for name, source in vars(samplers).items():
         is_sampler = isinstance(source, type) and issubclass(source, samplers.Sampler)
         if not is_sampler or inspect.isabstract(source) or source in taken:
@@ -89,8 +89,8 @@ def discover(taken: Collection[type[samplers.Sampler]]) -> dict[str, SamplerEntr
             p.name for p in inspect.signature(source).parameters.values() if p.default is p.empty
         ]
         if not required or hasattr(source, "from_interactions"):
-            found[name.lower()] = entry_of(source)
-    return found
+            entries[name.lower()] = make_entry(source)
+    return entries
 
 
 PRIORS: dict[str, Callable[[Context], samplers.Prior]] = {
@@ -127,7 +127,7 @@ def _staged(context: Context, *, rns_epochs: int, **values: Any) -> samplers.Sam
     return samplers.StagedSampler(samplers.RNS(), bns, rns_epochs) if rns_epochs else bns
 
 
-_OF_BNS = {
+_BNS_FLAGS = {
     **declared(samplers.BNS, "candidates", "ecdf"),
     "prior": words(
         "popularity",
@@ -151,11 +151,11 @@ def _srns(context: Context, candidates: int, variance_weight: Any) -> samplers.S
     return samplers.SRNS(memory=candidates, variance_weight=variance_weight)
 
 
-_CHOSEN: Mapping[str, SamplerEntry] = {
-    "rns": entry_of(samplers.RNS),
-    "pns": entry_of(samplers.PNS),
-    "aobpr": entry_of(samplers.AOBPR, flags={"scale": "rank_scale"}),
-    "dns": entry_of(samplers.DNS),
+_EXPLICIT: Mapping[str, SamplerEntry] = {
+    "rns": make_entry(samplers.RNS),
+    "pns": make_entry(samplers.PNS),
+    "aobpr": make_entry(samplers.AOBPR, flags={"scale": "rank_scale"}),
+    "dns": make_entry(samplers.DNS),
     "srns": SamplerEntry(
         source=samplers.SRNS,
         hyperparams=declared(
@@ -163,12 +163,14 @@ _CHOSEN: Mapping[str, SamplerEntry] = {
         ),
         make=_srns,
     ),
-    "in-batch": entry_of(samplers.InBatch, flags={"mask": "batch_mask", "correction": "log_q"}),
-    "shared": entry_of(samplers.SharedRNS, flags={"mask": "pool_mask", "anchors": "pool_anchors"}),
+    "in-batch": make_entry(samplers.InBatch, flags={"mask": "batch_mask", "correction": "log_q"}),
+    "shared": make_entry(
+        samplers.SharedRNS, flags={"mask": "pool_mask", "anchors": "pool_anchors"}
+    ),
     "bns": SamplerEntry(
         source=samplers.BNS,
         hyperparams={
-            **_OF_BNS,
+            **_BNS_FLAGS,
             **declared(samplers.BNS, "risk_lambda", "risk_lambda_slope", "risk_lambda_min"),
             "rns_epochs": count(0, "Epochs of uniform negatives before bns begins", COUNT_OR_NONE),
         },
@@ -177,12 +179,12 @@ _CHOSEN: Mapping[str, SamplerEntry] = {
     "bns-posterior": SamplerEntry(
         help="the candidate most probably a true negative",
         source=samplers.BNS,
-        hyperparams=_OF_BNS,
+        hyperparams=_BNS_FLAGS,
         make=lambda context, **values: _bns(context, "posterior", **values),
     ),
 }
 SAMPLERS = Registry(
-    {**_CHOSEN, **discover({entry.source for entry in _CHOSEN.values()})}, make=entry_of
+    {**_EXPLICIT, **discover({entry.source for entry in _EXPLICIT.values()})}, make=make_entry
 )
 
 
@@ -234,9 +236,9 @@ def resolve_sampler(
     if own is not None:
         return own(context.train), values
     entry = SAMPLERS[options.sampler]
-    made = entry.make(context, **values)
-    _check_fields(made, entry.swept_fields({name: name for name in swept}))
-    return made, values
+    sampler = entry.make(context, **values)
+    _check_fields(sampler, entry.swept_fields({name: name for name in swept}))
+    return sampler, values
 
 
 def _check_fields(sampler: samplers.Sampler, swept: Mapping[str, str]) -> None:

@@ -48,7 +48,7 @@ class Family:
       training: Embedding size and optimiser.
       sampler: Name of the sampler.
       n_neg: Number of negatives; None for that of the loss.
-      n_neg_of_anchor: Number of negatives of a sampler that draws them for each anchor.
+      n_neg_per_anchor: Number of negatives of a sampler that draws them for each anchor.
       similarity: Similarity in training; None for that of the loss.
       temperature: Temperature, if the search does not set it; None for that of the loss.
       search: Values of each number that a run without ``--sweep`` and ``--tune`` searches.
@@ -58,7 +58,7 @@ class Family:
     training: TrainOptions
     sampler: str = "rns"
     n_neg: int | None = None
-    n_neg_of_anchor: int = 1
+    n_neg_per_anchor: int = 1
     similarity: Any = None
     temperature: float | None = None
     search: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ FAMILIES: Mapping[str, Family] = {
         _TRAINING,
         sampler="shared",
         n_neg=128,
-        n_neg_of_anchor=5,
+        n_neg_per_anchor=5,
         similarity="cosine",
         temperature=0.3,
         search={"temperature": _HEAT},
@@ -112,7 +112,7 @@ FAMILIES: Mapping[str, Family] = {
         _INNER,
         sampler="shared",
         n_neg=128,
-        n_neg_of_anchor=5,
+        n_neg_per_anchor=5,
         search={"weight_decay": _L2},
         variants=_PAIRWISE,
     ),
@@ -126,7 +126,7 @@ FAMILIES: Mapping[str, Family] = {
         _GRAPH,
         sampler="shared",
         n_neg=128,
-        n_neg_of_anchor=5,
+        n_neg_per_anchor=5,
         temperature=0.5,
         search={"temperature": (0.5, 1.0), "weight_decay": (0.001, 0.01)},
         variants=(
@@ -148,7 +148,7 @@ _HARDNESS: Mapping[str, tuple[float, ...]] = {
     "bayesian": (0.5, 0.7, 0.9), "hard": (0.25, 0.5, 1.0),
 }  # fmt: skip
 """Values of beta that ``--debias auto`` searches, by loss."""
-_OF_COSINES = {"min_score": -1.0, "n_pos": 0}
+_COSINE_HYPERPARAMS = {"min_score": -1.0, "n_pos": 0}
 """Hyper-parameters of losses of cosines."""
 _LIGHTGCN = {"dim": 64, "batch_size": 2048, "lr": 1e-2}
 """Each step of LightGCN propagates over the whole graph: fewer, narrower and larger steps."""
@@ -163,41 +163,41 @@ _MAX_GRAPH = 500_000
 steps costs a propagation over all of them."""
 
 
-def start(given: Mapping[str, str]) -> Config:
+def start(flags: Mapping[str, str]) -> Config:
     """Returns the configuration that flags change.
 
     Args:
-      given: Values of the flags, by field; only the choices matter.
+      flags: Values of the flags, by field; only the choices matter.
 
     Raises:
       ValueError: If a flag sets a number that ``--debias auto`` estimates.
     """
-    loss = given.get("loss") or _default_loss(given)
-    is_debiased = given.get("debias") == AUTO
-    if is_debiased and "alpha" in given:
+    loss = flags.get("loss") or _default_loss(flags)
+    is_debiased = flags.get("debias") == AUTO
+    if is_debiased and "alpha" in flags:
         raise ValueError("--debias auto measures alpha: omit --alpha.")
-    family = family_of(loss, given.get("similarity"), given.get("encoder"))
-    sampler = given.get("sampler", family.sampler)
+    family = select_family(loss, flags.get("similarity"), flags.get("encoder"))
+    sampler = flags.get("sampler", family.sampler)
     n_neg = family.n_neg
     if sampler in SAMPLERS and n_neg is not None and sampler != family.sampler:
-        n_neg = None if sampler == "in-batch" else family.n_neg_of_anchor
+        n_neg = None if sampler == "in-batch" else family.n_neg_per_anchor
     training = family.training
-    model = BEST if loss == AUTO and _is_open(given) else TRAINED
-    if given.get("encoder") == GRAPH:
+    model = BEST if loss == AUTO and _is_open(flags) else TRAINED
+    if flags.get("encoder") == GRAPH:
         training = replace(training, **_LIGHTGCN)
-    is_searched = "sweep" not in given and "tune" not in given and not _has_no_search(given)
+    is_searched = "sweep" not in flags and "tune" not in flags and not _has_no_search(flags)
     sweep = {} if loss == AUTO or not is_searched else {**family.search}
     if sweep and is_debiased:
         sweep |= {"beta": _HARDNESS[loss]} if loss in _HARDNESS else {}
     values: dict[str, Any] = {"n_neg": n_neg, "temperature": family.temperature}
     if family.similarity == "cosine":
-        values |= _OF_COSINES
-    takes = OBJECTIVES[loss].flags if loss in OBJECTIVES else {}
+        values |= _COSINE_HYPERPARAMS
+    loss_flags = OBJECTIVES[loss].flags if loss in OBJECTIVES else {}
     return Config(
         source=DataOptions(valid_fraction=None),
         objective=LossOptions(
             loss=loss if loss in OBJECTIVES else _GENERIC,
-            **{name: value for name, value in values.items() if name in takes},
+            **{name: value for name, value in values.items() if name in loss_flags},
         ),
         sampling=SamplerOptions(sampler=family.sampler),
         encoding=EncoderOptions(similarity=family.similarity, model=model),
@@ -205,51 +205,53 @@ def start(given: Mapping[str, str]) -> Config:
         protocol=ProtocolOptions(
             sweep=_sweep_flags(sweep),
             search="halving" if sweep or loss == AUTO else "grid",
-            blend=_n_blended(given, loss),
-            keep=tuple(sorted(searched() & given.keys())),
+            blend=_n_blended(flags, loss),
+            keep=tuple(sorted(tuned_flags() & flags.keys())),
         ),
     )
 
 
-def _n_blended(given: Mapping[str, str], loss: str) -> int:
+def _n_blended(flags: Mapping[str, str], loss: str) -> int:
     """Returns the maximum number of models of a blend."""
-    if loss != AUTO or given.get("encoder", GRAPH) not in ("mf", GRAPH):
+    if loss != AUTO or flags.get("encoder", GRAPH) not in ("mf", GRAPH):
         return 1
-    if "tune" in given:
+    if "tune" in flags:
         return _BLENDED
-    is_first_run = _is_open({name: x for name, x in given.items() if name != "encoder"})
+    is_first_run = _is_open({name: x for name, x in flags.items() if name != "encoder"})
     return _BLENDED_FIRST if is_first_run else 1
 
 
-def kind_of(config: Config) -> tuple[str, str]:
+def model_kind(config: Config) -> tuple[str, str]:
     """Returns the kind of a configuration's model, of which a blend has one: loss and encoder."""
     name = OBJECTIVES[config.objective.loss].start
     return "pairwise" if name == "bpr" else name, config.encoding.encoder
 
 
-def _is_open(given: Mapping[str, str]) -> bool:
+def _is_open(flags: Mapping[str, str]) -> bool:
     """Whether no flag belongs to a training, so that a baseline may be chosen."""
-    of_training = {of.name for section in TRAINING for of in fields(getattr(Config(), section))}
+    training_flags = {
+        option.name for section in TRAINING for option in fields(getattr(Config(), section))
+    }
     # A resumed run has its own configuration: the other flags only say where it goes on.
-    return "resume" in given or not (of_training | {"mesh", "processes"}) & given.keys()
+    return "resume" in flags or not (training_flags | {"mesh", "processes"}) & flags.keys()
 
 
-def _default_loss(given: Mapping[str, str]) -> str:
+def _default_loss(flags: Mapping[str, str]) -> str:
     """Returns the loss of flags that name none: a choice, unless they are flags of one loss."""
-    flags = {name for entry in OBJECTIVES.values() for name in entry.flags}
-    flags |= {name for entry in SAMPLERS.values() for name in entry.flags}
-    if "sampler" in given and given["sampler"] not in ("shared", "in-batch"):
+    entry_flags = {name for entry in OBJECTIVES.values() for name in entry.flags}
+    entry_flags |= {name for entry in SAMPLERS.values() for name in entry.flags}
+    if "sampler" in flags and flags["sampler"] not in ("shared", "in-batch"):
         return "bpr"
-    if (flags | {"sampler", "similarity", "contrast", "sweep"}) & given.keys():
+    if (entry_flags | {"sampler", "similarity", "contrast", "sweep"}) & flags.keys():
         return "info_nce"
-    return "info_nce" if _has_no_search(given) else AUTO
+    return "info_nce" if _has_no_search(flags) else AUTO
 
 
-def _has_no_search(given: Mapping[str, str]) -> bool:
-    return any(_is_zero(given.get(name, "")) for name in ("tune", "valid_fraction"))
+def _has_no_search(flags: Mapping[str, str]) -> bool:
+    return any(_is_zero(flags.get(name, "")) for name in ("tune", "valid_fraction"))
 
 
-def searched() -> set[str]:
+def tuned_flags() -> set[str]:
     """Returns the names of all flags that ``--tune`` may set."""
     variants = [each for family in FAMILIES.values() for each in family.variants]
     return {"encoder"} | {name for each in variants for name in (*each.settings, *each.sweep)}
@@ -270,28 +272,28 @@ def spaces(
     objective = OBJECTIVES[config.objective.loss]
     if not objective.candidates:
         return _variants(config) or [(config, {})]
-    first, others = objective.candidates[:_FIRST], objective.candidates[_FIRST:]
-    found = [_of_loss(config, loss) for loss in first]
+    first, other_losses = objective.candidates[:_FIRST], objective.candidates[_FIRST:]
+    searches = [_loss_space(config, loss) for loss in first]
     if not config.protocol.tune:
-        return found
+        return searches
     if may_change_encoder(config) and (n_interactions or 0) <= _MAX_GRAPH:
-        found += [_of_loss(config, loss, GRAPH) for loss in first]
-    found += [_of_loss(config, loss) for loss in others]
+        searches += [_loss_space(config, loss, GRAPH) for loss in first]
+    searches += [_loss_space(config, loss) for loss in other_losses]
     for loss in first:
-        variants = _variants(merged(config, loss))[1:]
-        found += [(made, {"loss": loss, **settings}) for made, settings in variants]
-    return found
+        variants = _variants(config_for_loss(config, loss))[1:]
+        searches += [(variant, {"loss": loss, **settings}) for variant, settings in variants]
+    return searches
 
 
-def _of_loss(
+def _loss_space(
     config: Config, loss: str, encoder: str | None = None
 ) -> tuple[Config, dict[str, Any]]:
     """Returns the short search of one loss of ``--loss auto``, and what distinguishes it."""
-    own = merged(config, loss, encoder)
+    own = config_for_loss(config, loss, encoder)
     similarity = config.encoding.similarity if "similarity" in config.protocol.keep else None
-    family = family_of(loss, similarity, own.encoding.encoder)
-    named = {"loss": loss} if encoder is None else {"loss": loss, "encoder": encoder}
-    return _swept(own, family.search), named
+    family = select_family(loss, similarity, own.encoding.encoder)
+    names = {"loss": loss} if encoder is None else {"loss": loss, "encoder": encoder}
+    return _with_sweep(own, family.search), names
 
 
 def may_change_encoder(config: Config) -> bool:
@@ -317,16 +319,16 @@ def may_add_models(config: Config) -> bool:
 def _variants(config: Config) -> list[tuple[Config, dict[str, Any]]]:
     """Returns the variants of a loss that change no number that a flag sets."""
     encoding = config.encoding
-    variants = family_of(config.objective.loss, encoding.similarity, encoding.encoder).variants
+    variants = select_family(config.objective.loss, encoding.similarity, encoding.encoder).variants
     return [
-        (_swept(_changed(config, each.settings), each.sweep), dict(each.settings))
+        (_with_sweep(_with_settings(config, each.settings), each.sweep), dict(each.settings))
         for each in variants
         if not each.settings.keys() & {*config.protocol.keep}
     ]
 
 
-def _swept(config: Config, values: Mapping[str, tuple[float, ...]]) -> Config:
-    values = {name: of for name, of in values.items() if name not in config.protocol.keep}
+def _with_sweep(config: Config, values: Mapping[str, tuple[float, ...]]) -> Config:
+    values = {name: grid for name, grid in values.items() if name not in config.protocol.keep}
     objective = config.objective
     if "temperature" in values:
         objective = replace(objective, temperature=None)
@@ -335,24 +337,24 @@ def _swept(config: Config, values: Mapping[str, tuple[float, ...]]) -> Config:
 
 
 def _sweep_flags(values: Mapping[str, tuple[float, ...]]) -> tuple[str, ...]:
-    return tuple(f"{name}={','.join(map(str, of))}" for name, of in values.items())
+    return tuple(f"{name}={','.join(map(str, grid))}" for name, grid in values.items())
 
 
-def _changed(config: Config, settings: Mapping[str, Any]) -> Config:
+def _with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     """Returns the configuration with other values of flags, by field."""
-    takes = OBJECTIVES[config.objective.loss].flags
+    loss_flags = OBJECTIVES[config.objective.loss].flags
     for section in ("objective", "encoding", "training"):
         options = getattr(config, section)
         own = {
             name: value
             for name, value in settings.items()
-            if hasattr(options, name) and (section != "objective" or name in takes)
+            if hasattr(options, name) and (section != "objective" or name in loss_flags)
         }
         config = replace(config, **{section: replace(options, **own)})
     return config
 
 
-def merged(config: Config, loss: str, encoder: str | None = None) -> Config:
+def config_for_loss(config: Config, loss: str, encoder: str | None = None) -> Config:
     """Returns the configuration of one of the losses of ``--loss auto``: its own defaults.
 
     Flags that differ from the defaults of ``--loss auto`` remain.
@@ -376,10 +378,10 @@ def merged(config: Config, loss: str, encoder: str | None = None) -> Config:
     own = start({"loss": loss, **chosen})
     sections = {}
     for section in ("sampling", "encoding", "contrasting", "training"):
-        given, default = getattr(config, section), getattr(before, section)
+        options, default = getattr(config, section), getattr(before, section)
         changed = {
             name: value
-            for name, value in vars(given).items()
+            for name, value in vars(options).items()
             if value != getattr(default, name) or name in config.protocol.keep
         }
         sections[section] = replace(getattr(own, section), **changed)
@@ -387,7 +389,7 @@ def merged(config: Config, loss: str, encoder: str | None = None) -> Config:
     return replace(config, objective=own.objective, **sections)
 
 
-def family_of(loss: str, similarity: str | None, encoder: str | None) -> Family:
+def select_family(loss: str, similarity: str | None, encoder: str | None) -> Family:
     """Returns the defaults of a loss, with the similarity and the encoder that are given, if any.
 
     Softmax losses take cosines with matrix factorisation, and inner products with LightGCN unless

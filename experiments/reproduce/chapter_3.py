@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from crl_jax import losses, metrics, models, stats, tasks, train, weights
 
 from .._progress import display
-from ..recommend.objectives import group_bpr, likely_and_unpopular, popular_and_not, ramp
+from ..recommend.objectives import group_bpr, likely_and_unpopular, popularity_mixture, ramp
 from .comparisons import RankingTable
 from .data import check_confidence_ratings, load_rated, with_noise
 from .figures import draw_values, finish
@@ -126,7 +126,7 @@ def methods(scale: float = SCALE) -> dict[str, Method]:
             axis=("rho", (0.2, 0.4, 0.6, 0.8)),
         ),
         of(
-            "mpr", lambda world: popular_and_not(world.train), loss=likely_and_unpopular,
+            "mpr", lambda world: popularity_mixture(world.train), loss=likely_and_unpopular,
             hyperparams={"balance": 0.5}, n_neg=2, n_pos=2,
             axis=("balance", (0.3, 0.5, 0.7, 0.9)),
         ),

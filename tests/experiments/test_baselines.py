@@ -6,7 +6,7 @@ from scipy import stats
 
 from crl_jax import data, metrics
 from experiments.recommend import _baselines
-from experiments.recommend._baselines import Comparison, advice, cheap, compare
+from experiments.recommend._baselines import Comparison, advice, cheap_baselines, compare
 from experiments.recommend._problem import Problem
 
 
@@ -23,7 +23,7 @@ def test_differences_match_paired_t_test(split):
     stages = []
     comparisons = [*compare(split.train, problem, (5, 20), "ndcg@5", run_scores, stages.append)]
     assert stages == ["baseline: popularity", "baseline: item-kNN", "baseline: EASE"]
-    for each, baseline in zip(comparisons, cheap(split.train).values(), strict=True):
+    for each, baseline in zip(comparisons, cheap_baselines(split.train).values(), strict=True):
         baseline_scores = metrics.evaluate(baseline.fit(split.train), None, layout, ks=5)["ndcg@5"]
         want = stats.ttest_rel(run_scores, np.asarray(baseline_scores, float))
         assert each.difference == pytest.approx(
@@ -36,7 +36,7 @@ def test_differences_match_paired_t_test(split):
 def test_difference_from_identical_baseline_is_zero(split):
     problem = Problem(split.train, None, split.test, split.train)
     layout = problem.layout
-    baseline = cheap(split.train)["popularity"].fit(split.train)
+    baseline = cheap_baselines(split.train)["popularity"].fit(split.train)
     run_scores = np.asarray(metrics.evaluate(baseline, None, layout, ks=20)["ndcg@20"], np.float64)
     first, *_ = compare(split.train, problem, (20,), "ndcg@20", run_scores, lambda _: None)
     assert (first.difference, first.low, first.high, first.p) == (0, 0, 0, 1)
@@ -73,7 +73,7 @@ def test_reports_baseline_metrics_on_exposed_items(split):
 
 def test_skips_ease_on_large_data(split, monkeypatch):
     monkeypatch.setattr(_baselines, "_MAX_EASE_SIDE", 9)
-    assert list(cheap(split.train)) == ["popularity", "item-kNN"]
+    assert list(cheap_baselines(split.train)) == ["popularity", "item-kNN"]
 
 
 def test_advice_names_best_significant_baseline():

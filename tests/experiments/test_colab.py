@@ -137,7 +137,7 @@ def test_notebook_runs_and_draws_each_figure(notebook, tmp_path):
     assert process.stderr.count("Finished XLA compilation of jit(run_epochs)") == 4
     assert process.stderr.count("Finished XLA compilation of jit(represent)") == 1
     assert f"({jax.default_backend()})" in output["devices-code"]
-    assert str(presets.preset_of()) in output["presets-code"]
+    assert str(presets.device_preset()) in output["presets-code"]
     assert re.search(r"compiled programs are cached in \S*/", output["presets-code"])
     for method in ("BPR", "InfoNCE", "BCL"):
         assert re.search(

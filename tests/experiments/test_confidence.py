@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from crl_jax import data, models, train
 from crl_jax.data import Interactions
-from experiments.recommend.objectives import popular_and_not
+from experiments.recommend.objectives import popularity_mixture
 from experiments.reproduce import chapter_3, cost, main, store
 from experiments.reproduce.chapter_4 import TABLES
 from experiments.reproduce.data import load_world, with_noise
@@ -284,7 +284,7 @@ def test_likely_negatives_are_popular_and_unlikely_are_not():
         np.concatenate([np.arange(n) for n in counts]), items,
         user_ids=np.arange(40), item_ids=np.arange(4),
     )  # fmt: skip
-    likely, unlikely = popular_and_not(log).samplers
+    likely, unlikely = popularity_mixture(log).samplers
     np.testing.assert_allclose(likely.weights, counts**0.75, rtol=1e-6)
     np.testing.assert_allclose(unlikely.weights, 1 / (1 + counts), rtol=1e-6)
 

@@ -11,7 +11,7 @@ from crl_jax import data, tasks
 from experiments._study_command import configure
 from experiments.recommend import main
 from experiments.recommend._config import SCHEMA
-from experiments.recommend._ranking import estimator_of
+from experiments.recommend._ranking import hyperparam_estimator
 from experiments.recommend._study import Recommend
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -28,7 +28,7 @@ def test_debias_auto_searches_beta_and_estimates_alpha(loss):
     axes = SCHEMA.axes(make_config(f"--loss {loss}"))
     assert ("beta" in axes) == (loss in ("bayesian", "hard"))
     assert not {"tau_plus", "alpha"} & axes.keys()
-    estimator = estimator_of(make_config(f"--loss {loss}"))
+    estimator = hyperparam_estimator(make_config(f"--loss {loss}"))
     assert estimator is (tasks.alpha_from_batch if loss == "bayesian" else None)
 
 
@@ -37,7 +37,7 @@ def test_given_hyperparams_are_not_searched():
     assert SCHEMA.axes(make_config("--loss bayesian --temperature 0.3")).keys() == {"beta"}
     config, _, _ = configure(Recommend(), ["--loss", "bayesian"])
     assert SCHEMA.axes(config).keys() == {"temperature"}
-    assert estimator_of(config) is None
+    assert hyperparam_estimator(config) is None
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_seeds_fit_separate_models(ratings, problem, tmp_path):
     estimators = [baselines.IALS(dim=4, n_sweeps=1, seed=seed) for seed in (7, 8)]
     want = [ndcg(each.fit(problem.known), problem.known, problem.test) for each in estimators]
     np.testing.assert_allclose(by_seed, want, rtol=1e-5)
-    everything = problem.joined(("train", "valid", "test"))
+    everything = problem.union(("train", "valid", "test"))
     assert read(folder, "metrics.json")["trained_on"]["saved_model"] == ["train", "valid", "test"]
     for index, each in enumerate(estimators):
         path = tmp_path / "lists.csv"

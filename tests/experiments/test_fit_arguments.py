@@ -18,7 +18,7 @@ from experiments.recommend.objectives import (
     OBJECTIVES,
     group_bpr,
     likely_and_unpopular,
-    popular_and_not,
+    popularity_mixture,
 )
 from experiments.recommend.sampling import SAMPLERS, Context
 
@@ -111,7 +111,7 @@ def test_loss_flag_sets_training_arguments(name, fit_arguments):
     if name in LOSSES:
         assert (entry.schedule is None) == ("truncated" not in name)
         assert (entry.confidence is None) == (name != "bprac")
-        assert entry.sampler is (popular_and_not if name == "mpr" else None)
+        assert entry.sampler is (popularity_mixture if name == "mpr" else None)
 
 
 def test_hyperparams_and_sweeps_reach_training(fit_arguments):

@@ -14,8 +14,8 @@ from experiments.recommend import _study, main, presets
 from experiments.recommend._config import SCHEMA, Config
 from experiments.recommend._ranking import scaled_rates
 from experiments.recommend._study import Recommend
-from experiments.recommend._update import optimizer_of
-from experiments.recommend.presets import auto_batch_size, preset_of
+from experiments.recommend._update import make_optimizer
+from experiments.recommend.presets import auto_batch_size, device_preset
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -24,7 +24,7 @@ def device(platform, kind):
     return SimpleNamespace(platform=platform, device_kind=kind)
 
 
-T4 = preset_of(device("gpu", "Tesla T4"))
+T4 = device_preset(device("gpu", "Tesla T4"))
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ T4 = preset_of(device("gpu", "Tesla T4"))
     ],
 )
 def test_preset_matches_device_kind(platform, kind, name):
-    assert preset_of(device(platform, kind)).name == name
-    assert preset_of().name == "CPU"
+    assert device_preset(device(platform, kind)).name == name
+    assert device_preset().name == "CPU"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_auto_batch_size_respects_limits(growth, n, epochs, size, want):
 @pytest.fixture
 def t4(monkeypatch):
     """Makes the first device a T4, with fewer steps, as the data are small."""
-    monkeypatch.setattr(_study, "preset_of", lambda: T4)
+    monkeypatch.setattr(_study, "device_preset", lambda: T4)
     monkeypatch.setattr(presets, "MIN_STEPS", 1)
 
 
@@ -87,7 +87,7 @@ def test_auto_batch_size_scales_learning_rate_on_accelerator(ratings):
     config, _ = prepare(Recommend(), [*flags, "--batch-size", "auto"])
     assert (default.training.batch_size, config.training.batch_size) == (1024, 4096)
     assert config.training.lr_scale == 2
-    rates = [optimizer_of(each.training).learning_rate for each in (default, config)]
+    rates = [make_optimizer(each.training).learning_rate for each in (default, config)]
     assert rates[1] == 2 * rates[0]
     numbers = {"lr": np.array([0.1]), "seeds": np.array([0])}
     assert scaled_rates(config, numbers) == {"lr": pytest.approx([0.2]), "seeds": [0]}

@@ -49,10 +49,10 @@ def test_zero_valid_fraction_trains_on_all_but_test_part(folder):
     assert problem.valid is None
     assert pairs(problem.train) == pairs(problem.known) == set(PAIRS) - TEST
     for final_training in ("train", "train+valid", "all"):
-        assert problem.learned("final", final_training) == ("train",)
-    assert problem.learned("use", "all") == ("train", "test")
-    assert pairs(problem.joined(("train", "test"))) == set(PAIRS)
-    part = problem.joined(("train",))
+        assert problem.parts_for("final", final_training) == ("train",)
+    assert problem.parts_for("use", "all") == ("train", "test")
+    assert pairs(problem.union(("train", "test"))) == set(PAIRS)
+    part = problem.union(("train",))
     assert pairs(problem.held_out(part)) == TEST
 
 
@@ -106,7 +106,7 @@ def test_parts_without_ratings_join_without_warning(folder, recwarn):
     problem = load_problem(DataOptions(str(folder)))
     recwarn.clear()
     assert pairs(problem.held_out(problem.train)) == pairs(problem.valid, problem.test)
-    assert pairs(problem.joined(("train", "valid", "test"))) == set(PAIRS)
+    assert pairs(problem.union(("train", "valid", "test"))) == set(PAIRS)
     assert not [w for w in recwarn if issubclass(w.category, DataWarning)]
 
 

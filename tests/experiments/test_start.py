@@ -359,7 +359,7 @@ def trained_tables(monkeypatch):
         found.append(fitted.tables(run))
         return found[-1]
 
-    monkeypatch.setattr("experiments.recommend._study.tables_of", tables_of)
+    monkeypatch.setattr("experiments.recommend._study.serving_tables", tables_of)
     return found
 
 
@@ -416,7 +416,7 @@ def test_blend_includes_fitted_models(ratings, tmp_path, trained_tables, capsys)
 @pytest.mark.usefixtures("all_candidates")
 @pytest.mark.parametrize("flags", [("--model", "best"), ("--encoder", "lightgcn")], ids=" ".join)
 def test_blend_adds_fitted_models_to_selected_run(ratings, tmp_path, monkeypatch, flags):
-    monkeypatch.setattr("experiments.recommend._alongside._alone", lambda *_: [])
+    monkeypatch.setattr("experiments.recommend._alongside._competitors", lambda *_: [])
     out = tmp_path / "run"
     flags = ["--data", str(ratings), *SMALL, "--loss", "auto", "--blend", "3", *flags]
     assert main([*flags, "--out", str(out)]) == 0

@@ -10,7 +10,7 @@ from crl_jax import train
 from crl_jax.models import Tables
 from experiments.recommend._config import Config
 from experiments.recommend._options import ProtocolOptions, TrainOptions
-from experiments.recommend._tuning import Space, _members, _preferred, tune
+from experiments.recommend._tuning import Space, _members, _select_preferred, tune
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -124,7 +124,7 @@ def test_an_earlier_space_wins_within_four_percent(scores, want):
     short = train.RungResult(0, tuple(range(6)), (2.0,) * 6, (SHORT,) * 6, 1.0)
     complete = train.RungResult(1, chosen, scores, (EPOCHS,) * 3, 1.0)
     found = train.HalvingResult(4, EPOCHS, 1.0, (short, complete))
-    assert _preferred(found, sizes, 1) == (chosen[want], EPOCHS, scores[want])
+    assert _select_preferred(found, sizes, 1) == (chosen[want], EPOCHS, scores[want])
 
 
 def test_blend_candidates_are_best_of_each_close_kind():

@@ -12,7 +12,7 @@ from experiments._study_options import RULES, SCHEDULES
 from experiments.recommend import main
 from experiments.recommend._config import Config, EncoderOptions, LossOptions, SamplerOptions
 from experiments.recommend._options import TrainOptions
-from experiments.recommend._update import ROW_RULES, choose_optimizer_mode, optimizer_of
+from experiments.recommend._update import ROW_RULES, choose_optimizer_mode, make_optimizer
 from experiments.recommend.objectives import resolve
 
 SMALL = ["--loss", "bpr", "--n-neg", "1", "--epochs", "2", "--batch-size", "4", "--dim", "4",
@@ -110,13 +110,13 @@ def test_optimizer_matches_resolved_mode():
     names = get_args(hints["optimizer"])
     assert {*ROW_RULES} < {*names} < {*RULES}
     for name in names:
-        tables = optimizer_of(
+        tables = make_optimizer(
             TrainOptions(optimizer=name, optimizer_mode="dense", schedule="cosine")
         )
         assert isinstance(tables, train.Optimizer)
         assert (tables.rule, tables.schedule) == (RULES[name], train.cosine)
         if name in ROW_RULES:
-            rows = optimizer_of(TrainOptions(optimizer=name, optimizer_mode="rows", lr=0.5))
+            rows = make_optimizer(TrainOptions(optimizer=name, optimizer_mode="rows", lr=0.5))
             assert isinstance(rows, train.RowOptimizer)
             assert (rows.rule, rows.learning_rate) == (ROW_RULES[name], 0.5)
 
