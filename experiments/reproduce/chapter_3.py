@@ -20,7 +20,7 @@ from .data import check_confidence_ratings, load_rated, with_noise
 from .figures import draw_values, finish
 from .methods import Method, Recipe, World
 from .outcomes import ReportedMetrics
-from .targets import Job, Options, Target, length, shown, train_all
+from .targets import Job, Options, Target, progress_callback, train_all, training_epochs
 from .training import train_published
 
 SCALE = 0.6
@@ -53,7 +53,7 @@ _ABLATION_NOTES = (
 )
 
 
-def every(world: World) -> int:
+def epochs_per_round(world: World) -> int:
     """Returns the number of epochs per EM round."""
     return max(1, round(TRIPLETS * world.train.n_users / len(world.train)))
 
@@ -63,7 +63,7 @@ RECIPE = Recipe(
     learning_rate=0.05,
     weight_decay=0.01,
     deviation=math.sqrt(SCALE),
-    epochs=lambda world: ROUNDS * every(world),
+    epochs=lambda world: ROUNDS * epochs_per_round(world),
     metrics=(
         *(
             f"{name}@{k}"
@@ -83,19 +83,19 @@ def _confidence(*, rated: bool = False, **changes: Any) -> Any:
         if rated:
             assert log.ratings is not None
             prior = tasks.InteractionPrior(jnp.asarray(log.ratings / log.ratings.max()))
-        return tasks.ConfidenceEM(prior, every=every(world), **changes)
+        return tasks.ConfidenceEM(prior, every=epochs_per_round(world), **changes)
 
     return make
 
 
-_DROPS: dict[str, Any] = {
+_TRUNCATED: dict[str, Any] = {
     "batches": True,
     "hyperparams": {"drop_rate": 0.1},
     "schedule": ramp,
     "axis": ("drop_rate", (0.02, 0.05, 0.1, 0.2)),
     "published": "denoiserec",
 }
-_TRUSTS: dict[str, Any] = {
+_REWEIGHTED: dict[str, Any] = {
     "hyperparams": {"exponent": 0.25},
     "axis": ("exponent", (0.05, 0.1, 0.25, 0.5)),
     "published": "denoiserec",
@@ -118,48 +118,48 @@ def methods(scale: float = SCALE) -> dict[str, Method]:
     Args:
       scale: Variance of the initial values and of the score distribution.
     """
-    of = partial(Method, recipe=_recipe(scale))
-    made = (
-        of("bpr"),
-        of(
+    make = partial(Method, recipe=_recipe(scale))
+    rows = (
+        make("bpr"),
+        make(
             "gbpr", loss=group_bpr, hyperparams={"rho": 0.4}, n_group=3,
             axis=("rho", (0.2, 0.4, 0.6, 0.8)),
         ),
-        of(
+        make(
             "mpr", lambda world: popularity_mixture(world.train), loss=likely_and_unpopular,
             hyperparams={"balance": 0.5}, n_neg=2, n_pos=2,
             axis=("balance", (0.3, 0.5, 0.7, 0.9)),
         ),
-        of("truncated bce", loss=losses.truncated_bce, **_DROPS),
-        of("truncated bpr", loss=losses.truncated_bpr, **_DROPS),
-        of("reweighted bce", loss=losses.reweighted_bce, **_TRUSTS),
-        of("reweighted bpr", loss=losses.reweighted_bpr, **_TRUSTS),
-        of("bprac", confidence=_density(scale)),
+        make("truncated bce", loss=losses.truncated_bce, **_TRUNCATED),
+        make("truncated bpr", loss=losses.truncated_bpr, **_TRUNCATED),
+        make("reweighted bce", loss=losses.reweighted_bce, **_REWEIGHTED),
+        make("reweighted bpr", loss=losses.reweighted_bpr, **_REWEIGHTED),
+        make("bprac", confidence=_density(scale)),
         # As in the text: the unnormalised confidence, of about 0.1, slows learning down.
-        of("bprac, unscaled", confidence=_density(scale, normalize=False), published="bprac"),
-        of("bprac, smoothed law", confidence=_confidence(rule="density")),
-        of("posterior", confidence=_confidence()),
-        of("prior", confidence=_confidence(rule="prior")),
+        make("bprac, unscaled", confidence=_density(scale, normalize=False), published="bprac"),
+        make("bprac, smoothed law", confidence=_confidence(rule="density")),
+        make("posterior", confidence=_confidence()),
+        make("prior", confidence=_confidence(rule="prior")),
     )  # fmt: skip
-    return {method.label: method for method in made}
+    return {method.label: method for method in rows}
 
 
 def ablation(scale: float = SCALE) -> tuple[Method, ...]:
     """Returns an ablation of the factors that explain the published figures of table 3.3."""
-    of = partial(Method, recipe=_recipe(scale), anchors="users")
-    at = partial(of, rate=RATE)
+    make = partial(Method, recipe=_recipe(scale), anchors="users")
+    make_scaled = partial(make, rate=RATE)
     return (
-        at("bpr at that rate"),
-        at("density × prior", confidence=_density(scale)),
-        at("posterior", confidence=_confidence()),
-        at("prior", confidence=_confidence(rule="prior")),
-        at("rating", confidence=_confidence(rule="prior", rated=True)),
-        at("density × rating", confidence=_density(scale, rated=True)),
-        of("bpr, each interaction once", anchors="interactions"),
-        of("bpr"),
-        of("density × prior, unscaled", confidence=_density(scale, normalize=False)),
+        make_scaled("bpr at that rate"),
+        make_scaled("density × prior", confidence=_density(scale)),
+        make_scaled("posterior", confidence=_confidence()),
+        make_scaled("prior", confidence=_confidence(rule="prior")),
+        make_scaled("rating", confidence=_confidence(rule="prior", rated=True)),
+        make_scaled("density × rating", confidence=_density(scale, rated=True)),
+        make("bpr, each interaction once", anchors="interactions"),
+        make("bpr"),
+        make("density × prior, unscaled", confidence=_density(scale, normalize=False)),
         # The prior is the rating divided by its maximum, 5; the rate compensates for this.
-        of(
+        make(
             "density × rating, unscaled", rate=5.0, published="bprac",
             confidence=_density(scale, rated=True, normalize=False),
         ),
@@ -176,7 +176,9 @@ RULES = ("bprac", "posterior", "prior", "bpr")
 """Methods whose likelihood is tracked: three rules of the expectation step, and none."""
 
 
-def draw_laws(density: Callable[[stats.VarianceGamma, jax.Array], jax.Array], job: Job) -> None:
+def draw_distributions(
+    density: Callable[[stats.VarianceGamma, jax.Array], jax.Array], job: Job
+) -> None:
     """Figures 3.2 and 3.3: score distributions of all, and of credible interactions."""
     x = jnp.linspace(-15.0, 15.0, 601)
     figure, rows = Figure(figsize=(12, 3.8), layout="constrained"), []
@@ -242,22 +244,22 @@ def _histories(
 ) -> dict[str, list[dict[str, Any]]]:
     """Trains methods in the published setting with a hook, and returns their histories by name."""
     by_name, seeds = methods(job.options.distribution_scale), tuple(range(job.options.seeds))
-    found = {}
+    histories = {}
     with display(job.console) as screen:
         for name in names:
-            epochs = length(by_name[name], job.options, job.world)
-            on_epoch = shown(screen, name, epochs)
+            epochs = training_epochs(by_name[name], job.options, job.world)
+            on_epoch = progress_callback(screen, name, epochs)
             outcome = train_published(
                 by_name[name], job.world, seeds, epochs, probe=probe, on_epoch=on_epoch
             )
-            found[name] = outcome.history
-    return found
+            histories[name] = outcome.history
+    return histories
 
 
 def draw_convergence(job: Job) -> None:
     """Figure 3.6: convergence."""
-    plan = metrics.eval_layout(job.world.train, job.world.test)
-    probe = train.ValidationMetrics(jax.tree_util.Partial(_auc, plan))
+    layout = metrics.eval_layout(job.world.train, job.world.test)
+    probe = train.ValidationMetrics(jax.tree_util.Partial(_auc, layout))
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes, rows = figure.subplots(), []
     for name, history in _histories(job, CONVERGING, probe).items():
@@ -271,12 +273,12 @@ def draw_convergence(job: Job) -> None:
 
 
 def _auc(
-    plan: metrics.EvalLayout, task: tasks.Ranking, params: Any, model_state: Any
+    layout: metrics.EvalLayout, task: tasks.Ranking, params: Any, model_state: Any
 ) -> dict[str, jax.Array]:
     """Returns the mean AUC over the test users."""
     del model_state
     tables = task.serving.serving_tables(params)
-    return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, plan, ks=(1,))["auc"])}
+    return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, layout, ks=(1,))["auc"])}
 
 
 def track_likelihood(world: World, scale: float) -> train.ValidationMetrics:
@@ -297,18 +299,20 @@ def track_likelihood(world: World, scale: float) -> train.ValidationMetrics:
     seen[log.users, log.items] = True
     rng = np.random.default_rng(0)
     negatives = rng.integers(log.n_items, size=len(log))
-    while len(again := np.flatnonzero(seen[log.users, negatives])):
-        negatives[again] = rng.integers(log.n_items, size=len(again))
+    while len(rejected := np.flatnonzero(seen[log.users, negatives])):
+        negatives[rejected] = rng.integers(log.n_items, size=len(rejected))
     triplets = tuple(jnp.asarray(ids, jnp.int32) for ids in (log.users, log.items, negatives))
     prior = weights.credibility_prior(log.item_counts)[log.items]
-    law = stats.VarianceGamma(RECIPE.dim, scale)
-    return train.ValidationMetrics(jax.tree_util.Partial(_likelihood, triplets, prior, law))
+    distribution = stats.VarianceGamma(RECIPE.dim, scale)
+    return train.ValidationMetrics(
+        jax.tree_util.Partial(_likelihood, triplets, prior, distribution)
+    )
 
 
 def _likelihood(
     triplets: tuple[jax.Array, jax.Array, jax.Array],
     prior: jax.Array,
-    law: stats.VarianceGamma,
+    distribution: stats.VarianceGamma,
     task: tasks.Ranking,
     params: Any,
     model_state: Any,
@@ -322,8 +326,8 @@ def _likelihood(
     scores = jnp.sum(user * pos, axis=-1)
     squares = sum(jnp.sum(rows**2, axis=-1) for rows in (user, pos, neg))
     likelihood = jax.nn.log_sigmoid(scores - jnp.sum(user * neg, axis=-1))
-    density = weights.confidence_density(scores, prior=prior, distribution=law)
-    ratio = density / weights.confidence_posterior(scores, prior=prior, distribution=law)
+    density = weights.confidence_density(scores, prior=prior, distribution=distribution)
+    ratio = density / weights.confidence_posterior(scores, prior=prior, distribution=distribution)
     low, middle, high = jnp.quantile(ratio, jnp.array([0.05, 0.5, 0.95]))
     return {
         "log_posterior": jnp.mean(likelihood - RECIPE.weight_decay / 2 * squares),
@@ -334,7 +338,7 @@ def _likelihood(
 
 def draw_likelihood(job: Job) -> None:
     """Lemma 3.2: the penalised log-likelihood, and the constant of the proof."""
-    round_length, scale = every(job.world), job.options.distribution_scale
+    round_length, scale = epochs_per_round(job.world), job.options.distribution_scale
     columns = ("log_posterior", "ratio_low", "ratio_high")
     figure, rows = Figure(figsize=(11, 4.2), layout="constrained"), []
     left, right = figure.subplots(1, 2)
@@ -412,12 +416,13 @@ TARGETS: Mapping[str, Target] = {
     ),
     "figure-3.2": _untrained(
         title="score distributions",
-        make=partial(draw_laws, lambda law, x: law.pdf(x)),
+        make=partial(draw_distributions, lambda law, x: law.pdf(x)),
     ),
     "figure-3.3": _untrained(
         title="score distributions of credible interactions",
         make=partial(
-            draw_laws, lambda law, x: weights.confidence_density(x, prior=1.0, distribution=law)
+            draw_distributions,
+            lambda law, x: weights.confidence_density(x, prior=1.0, distribution=law),
         ),
     ),
     "figure-3.4": _figure(title="ROC of the confidence", make=draw_roc),

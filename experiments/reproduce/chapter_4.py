@@ -19,7 +19,7 @@ from .contrastive import on_dataset
 from .data import load_parts
 from .figures import Panel, draw_panels, finish
 from .methods import Method, World
-from .targets import Job, Options, Target, shown, train_all
+from .targets import Job, Options, Target, progress_callback, train_all
 from .training import train_published
 
 _DKW_SAMPLES = 64
@@ -66,7 +66,7 @@ _HARD = dataclasses.replace(
     DPL, label="dpl+hard", sampler=lambda _: samplers.DNS(2), hyperparams={"tau_plus": 0.3}
 )
 # Published for DPL with hard samples; 0.3 on MovieLens 100K.
-_TAU_PLUS_OF_HARD = {"ml-1m": 0.25}
+_HARD_TAU_PLUS = {"ml-1m": 0.25}
 
 
 TABLES: dict[str, tuple[Method, ...]] = {
@@ -115,10 +115,10 @@ def score_histogram(world: World, edges: np.ndarray) -> train.ValidationMetrics:
     kind = np.zeros(shape, np.int8)  # 0 for a true negative, 1 for a false one, 2 for a positive
     kind[world.test.users, world.test.items] = 1
     kind[world.train.users, world.train.items] = 2
-    counted = jax.tree_util.Partial(
+    count_scores = jax.tree_util.Partial(
         _count_scores, jnp.asarray(kind), jnp.asarray(edges, jnp.float32)
     )
-    return train.ValidationMetrics(counted)
+    return train.ValidationMetrics(count_scores)
 
 
 def _count_scores(
@@ -139,16 +139,16 @@ def draw_scores(job: Job) -> None:
     epochs, edges = job.options.epochs or 100, np.linspace(-4, 6, 101)
     probe = score_histogram(job.world, edges)
     with display(job.console) as screen:
-        on_epoch = shown(screen, "rns", epochs)
+        on_epoch = progress_callback(screen, "rns", epochs)
         outcome = train_published(RNS, job.world, (0,), epochs, probe=probe, on_epoch=on_epoch)
-    entries = [outcome.history[i] for i in _spread(len(outcome.history), 6)]
+    entries = [outcome.history[i] for i in _geometric_indices(len(outcome.history), 6)]
     figure = Figure(figsize=(12, 6), layout="constrained")
     rows = []
     for axes, entry in zip(figure.subplots(2, 3, sharex=True).flat, entries, strict=False):
         counts = {name: entry[name][0] for name in ("true_negatives", "false_negatives")}
         for (name, values), colour in zip(counts.items(), ("#1f77b4", "#d95f02"), strict=True):
-            of_bins = np.array(values, float)
-            density = of_bins / of_bins.sum() / np.diff(edges)
+            bin_counts = np.array(values, float)
+            density = bin_counts / bin_counts.sum() / np.diff(edges)
             label = name.replace("_", " ")
             axes.stairs(density, edges, fill=True, alpha=0.45, color=colour, label=label)
         axes.set_title(f"epoch {entry['epoch']}", fontsize=10)
@@ -161,7 +161,7 @@ def draw_scores(job: Job) -> None:
     finish(job, figure, header, rows, about=", RNS")
 
 
-def _spread(n: int, k: int) -> list[int]:
+def _geometric_indices(n: int, k: int) -> list[int]:
     """Returns up to ``k`` geometrically spaced indices between a tenth of ``n`` and its end.
 
     They are denser early on, where more changes.
@@ -199,7 +199,7 @@ def draw_hyperparameters(job: Job) -> None:
     draw_panels(job, [panels], ["parameter"], figsize=(10, 4), sharey=True)
 
 
-def sampling_table(title: str, number: str, **rest: Any) -> Target:
+def sampling_table(title: str, number: str, **kwargs: Any) -> Target:
     """Returns a table of samplers, on matrix factorisation and LightGCN."""
 
     def rows(options: Options, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
@@ -213,15 +213,15 @@ def sampling_table(title: str, number: str, **rest: Any) -> Target:
         load=load_parts,
         make=RankingTable(rows, lambda _: _NOTES),
         flags=("methods", "encoders", "sweep", "estimate"),
-        **rest,
+        **kwargs,
     )
 
 
 def _with_prior(method: Method, dataset: str) -> Method:
     """Returns DPL with hard samples with the published prior of a dataset; others as they are."""
-    if method is not _HARD or dataset not in _TAU_PLUS_OF_HARD:
+    if method is not _HARD or dataset not in _HARD_TAU_PLUS:
         return method
-    return dataclasses.replace(method, hyperparams={"tau_plus": _TAU_PLUS_OF_HARD[dataset]})
+    return dataclasses.replace(method, hyperparams={"tau_plus": _HARD_TAU_PLUS[dataset]})
 
 
 def _published_graph(method: Method, encoder: str, dataset: str, world: World) -> Method:

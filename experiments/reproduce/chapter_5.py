@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from . import contrastive
 from .chapter_4 import BNS, DPL, IN_BATCH, RNS, sampling_table
 from .comparisons import RankingTable
-from .cost import speed_of
+from .cost import measure_speed
 from .data import check_datasets, load_datasets, load_parts
 from .figures import Panel, draw_panels, finish
 from .methods import Method, Minibatch, World
@@ -65,13 +65,13 @@ def draw_hyperparameters(job: Job) -> None:
 
 def draw_epoch_times(job: Job) -> None:
     """Figure 5.4: time per epoch, measured on some steps of each method, in batches of 1,024."""
-    drawn, ylabel = _drawn_time()
+    column, ylabel = _choose_time()
     names, rows = [Path(world.folder).name for world in job.worlds], []
     figure = Figure(figsize=(max(6, 2 * len(names)), 4), layout="constrained")
     axes = figure.subplots()
     for place, (label, method) in enumerate(_TIMED.items()):
         seconds = [_epoch_times(method, world, job) for world in job.worlds]
-        heights = [each[drawn] for each in seconds]
+        heights = [each[column] for each in seconds]
         axes.bar(np.arange(len(names)) + 0.2 * (place - 1.5), heights, 0.2, label=label)
         rows += [[name, label, *each] for name, each in zip(names, seconds, strict=True)]
     axes.set_xticks(range(len(names)), names)
@@ -94,12 +94,12 @@ def draw_cost(job: Job) -> None:
             changed[label, size] = dataclasses.replace(DPL, **{name: size})
     (world,) = job.worlds
     rows = [[*key, *_epoch_times(method, world, job)] for key, method in changed.items()]
-    drawn, ylabel = _drawn_time()
+    column, ylabel = _choose_time()
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    axes.axhline(rows[0][2 + drawn], color="grey", linestyle="--", label="bpr")
+    axes.axhline(rows[0][2 + column], color="grey", linestyle="--", label="bpr")
     for label in dict.fromkeys(row[0] for row in rows[1:]):
-        times = [row[2 + drawn] for row in rows if row[0] == label]
+        times = [row[2 + column] for row in rows if row[0] == label]
         axes.plot(TIMED_SIZES, times, "o-", label=f"dpl, {label}")
     axes.set(xlabel="size", ylabel=ylabel)
     axes.set_ylim(bottom=0)
@@ -110,12 +110,12 @@ def draw_cost(job: Job) -> None:
 def _epoch_times(method: Method, world: World, job: Job) -> tuple[float, float]:
     """Returns the seconds and processor seconds of an epoch, measured on some of its steps."""
     plain = dataclasses.replace(method, minibatch=_PLAIN)
-    speed = speed_of(plain, world, job.options.out / "speeds")
+    speed = measure_speed(plain, world, job.options.out / "speeds")
     steps = -(-len(world.train) // _PLAIN.batch_size)
     return steps * speed.step, steps * speed.cpu_step
 
 
-def _drawn_time() -> tuple[int, str]:
+def _choose_time() -> tuple[int, str]:
     """Returns which of the time and the processor time to draw, and its label.
 
     On CPUs it is the processor time, since other processes prolong the other.
@@ -131,10 +131,10 @@ def _contrastive_table(title: str, number: str) -> Target:
 
     table = RankingTable(rows, lambda _: _NOTES, encoders=contrastive.ENCODERS, long=True)
     flags = ("methods", "datasets", "encoders", "sweep", "estimate")
-    return _of_datasets(title=title, make=table, flags=flags)
+    return _dataset_target(title=title, make=table, flags=flags)
 
 
-_of_datasets = partial(
+_dataset_target = partial(
     Target, load=load_datasets, settings=("minibatch",), check=check_datasets,
     data=f"a folder of datasets: {', '.join(contrastive.BUDGETS)}; no download",
 )  # fmt: skip
@@ -145,7 +145,7 @@ TARGETS: Mapping[str, Target] = {
         title="hyper-parameters of DPL",
         load=load_parts, make=draw_hyperparameters, flags=("encoders",), settings=("minibatch",),
     ),
-    "figure-5.4": _of_datasets(
+    "figure-5.4": _dataset_target(
         title="time per epoch", make=draw_epoch_times, flags=("datasets",)
     ),
     "section-5.4": Target(

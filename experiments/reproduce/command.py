@@ -47,15 +47,15 @@ here."""
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    given = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
 
     def command() -> None:
-        if "--list" in given:
-            if given[0] != "--list":
-                raise ValueError(f"--list must be the first argument, got {given[0]}.")
-            show_list(given[1:])
+        if "--list" in argv:
+            if argv[0] != "--list":
+                raise ValueError(f"--list must be the first argument, got {argv[0]}.")
+            show_list(argv[1:])
         else:
-            options = parse(given)
+            options = parse(argv)
             advise(lambda: "The same command resumes.")
             TARGETS[options.target].run(options, output())
 
@@ -70,17 +70,19 @@ def parse(arguments: list[str]) -> Options:
     """
     listed = "; ".join(target.numbered_title(name) for name, target in TARGETS.items())
     kind = Annotated[name_of(TARGETS, listed), tyro.conf.Positional]
-    made: Any = dataclasses.make_dataclass(
+    options_class: Any = dataclasses.make_dataclass(
         Options.__name__, [("target", kind)], bases=(Options,), frozen=True
     )
     name = program("reproduce")
-    options = tyro.cli(made, prog=name, args=arguments, description=_DESCRIPTION.format(name))
+    options = tyro.cli(
+        options_class, prog=name, args=arguments, description=_DESCRIPTION.format(name)
+    )
     check_flags(options)
     target = TARGETS[options.target]
     options = dataclasses.replace(options, setting=options.setting or target.settings[0])
     for field in dataclasses.fields(Options):
         is_given = getattr(options, field.name) != field.default
-        targets = [name for name, of in TARGETS.items() if field.name in of.flags]
+        targets = [name for name, entry in TARGETS.items() if field.name in entry.flags]
         if is_given and targets and options.target not in targets:
             known = ", ".join(targets)
             raise ValueError(f"{flag(field.name)} is for {known}, not for {options.target}.")
@@ -141,5 +143,5 @@ def _lines(results: Path, width: int) -> list[str]:
 
 def _committed(name: str, results: Path) -> list[str]:
     paths = results.rglob(f"{name}*.csv")
-    found = (path for path in paths if path.stem == name or path.stem.startswith(f"{name}-"))
-    return sorted(path.relative_to(results).as_posix() for path in found)
+    matches = (path for path in paths if path.stem == name or path.stem.startswith(f"{name}-"))
+    return sorted(path.relative_to(results).as_posix() for path in matches)

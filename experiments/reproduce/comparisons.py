@@ -14,7 +14,7 @@ from .cost import training_seconds
 from .methods import SAMPLING, Method, World
 from .outcomes import Outcome, ReportedMetrics
 from .tables import Group, choose, make_table, published
-from .targets import Job, Options, length, path_of, train_all
+from .targets import Job, Options, outcome_path, train_all, training_epochs
 
 _ENCODERS = {"mf": "Matrix factorisation", "lightgcn": "LightGCN"}
 _SWEPT = {
@@ -74,7 +74,9 @@ class RankingTable:
             [groups],
             job,
             path=options.out / f"{options.target}-{kind}{times}",
-            title=lambda done: _title(job, *zip(*((of.dataset, of.encoder) for of in done))),
+            title=lambda done: _title(
+                job, *zip(*((group.dataset, group.encoder) for group in done))
+            ),
             notes=notes,
             reported=self.reported,
             estimate="most" if self.long or options.estimate else "",
@@ -84,9 +86,9 @@ class RankingTable:
         options, known = job.options, published(job.number, dataset, encoder)
 
         def seconds(method: Method, world: World) -> float:
-            if path_of(method, world, options).exists():
+            if outcome_path(method, world, options).exists():
                 return 0.0
-            epochs = length(method, options, world)
+            epochs = training_epochs(method, options, world)
             return training_seconds(method, world, epochs, options.seeds, options.out / "speeds")
 
         def train() -> list[Outcome]:
@@ -116,7 +118,7 @@ def with_sweep(methods: Sequence[Method], sweep: Sequence[str]) -> list[Method]:
         is given twice.
     """
     axes = {method.label: method.axes for method in methods}
-    taken = {
+    accepted = {
         method.label: _SWEPT | {
             name: f"task.hyperparams.{name}"
             for name in (*hyperparams(method.loss), *method.hyperparams)
@@ -143,14 +145,16 @@ def with_sweep(methods: Sequence[Method], sweep: Sequence[str]) -> list[Method]:
             raise ValueError(f"--sweep {path} is given twice.")
         parsed[label, name] = numbers
     for (label, name), numbers in sorted(parsed.items()):  # those of all methods first
-        if label and label not in taken:
-            raise ValueError(f"--sweep takes a method among {', '.join(taken)}, got {label!r}.")
-        labels = [each for each in ([label] if label else taken) if name in taken[each]]
+        if label and label not in accepted:
+            raise ValueError(f"--sweep takes a method among {', '.join(accepted)}, got {label!r}.")
+        labels = [each for each in ([label] if label else accepted) if name in accepted[each]]
         if not labels:
-            known = ", ".join(taken[label] if label else dict.fromkeys(chain(*taken.values())))
+            known = ", ".join(
+                accepted[label] if label else dict.fromkeys(chain(*accepted.values()))
+            )
             raise ValueError(f"--sweep takes one of {known}, got {name!r}.")
         for each in labels:
-            axes[each] = {**axes[each], taken[each][name]: numbers}
+            axes[each] = {**axes[each], accepted[each][name]: numbers}
     return [
         method if axes[method.label] == method.axes else replace(
             method, axis=None,
@@ -185,26 +189,26 @@ def _comparison_note(options: Options, first: str, main: str, known: bool) -> st
 def _training_note(
     encoder: str, dataset: str, world: World, methods: Sequence[Method], options: Options
 ) -> str:
-    recipe, epochs = methods[0].recipe, length(methods[0], options, world)
-    what = f"{_ENCODERS[encoder]} of width {recipe.dim} on {dataset}"
+    recipe, epochs = methods[0].recipe, training_epochs(methods[0], options, world)
+    text = f"{_ENCODERS[encoder]} of width {recipe.dim} on {dataset}"
     if options.setting == "minibatch":
-        of = methods[0].minibatch
+        cfg = methods[0].minibatch
         points = " or ".join(map(str, sorted({m.points for m in methods})))
-        layers = "" if of.layers is None else f", {of.layers} layers"
+        layers = "" if cfg.layers is None else f", {cfg.layers} layers"
         return (
-            f"{what}{layers}: Adam, batches of {of.batch_size:,}; for each method a search of "
-            f"{points} points of {epochs} epochs on a validation part of {100 * of.valid:.0f} %, "
+            f"{text}{layers}: Adam, batches of {cfg.batch_size:,}; for each method a search of "
+            f"{points} points of {epochs} epochs on a validation part of {100 * cfg.valid:.0f} %, "
             "then all seeds on all training data."
         )
     if recipe.batch_size > 1:
         return (
-            f"{what}, {recipe.layers} layer: Adam, batches of {recipe.batch_size:,}, learning rate "
+            f"{text}, {recipe.layers} layer: Adam, batches of {recipe.batch_size:,}, learning rate "
             f"{recipe.learning_rate:g}, a tenth of it after each fifth of {epochs} epochs, L2 "
             f"{recipe.weight_decay:g}; evaluated after the last epoch."
         )
     draws = " or ".join(f"{n:,}" for n in sorted({m.draw for m in methods}))
     return (
-        f"{what}: SGD, one triplet per step, learning rate {recipe.learning_rate:g}, L2 "
+        f"{text}: SGD, one triplet per step, learning rate {recipe.learning_rate:g}, L2 "
         f"{recipe.weight_decay:g}, initial values N(0, {recipe.deviation:.3g}²), {epochs} epochs; "
         f"evaluated after the last. Negatives are sampled for {draws} triplets at a time, from the "
         "parameters before them."

@@ -38,7 +38,7 @@ class Budget:
       fixed: Numbers of the grid that are not searched, with their fixed values.
       faster: Factor on the learning rates of the grid.
       l2: Factor on the L2 of the grid.
-      l2_of: Additional factors on the L2 of single losses, by label.
+      l2_by_label: Additional factors on the L2 of single losses, by label.
     """
 
     minibatch: Minibatch
@@ -46,7 +46,7 @@ class Budget:
     fixed: Mapping[str, float] = field(default_factory=dict)
     faster: float = 1.0
     l2: float = 1.0
-    l2_of: Mapping[str, float] = field(default_factory=dict)
+    l2_by_label: Mapping[str, float] = field(default_factory=dict)
 
 
 _SMALL = {
@@ -59,7 +59,9 @@ _WEAKER = {"dpl": 1 / 3}
 # steps are four times as long: with the learning rates of the small dataset no loss converges,
 # least of all DCL and DPL, which have the smallest gradients.
 _MIDDLE = {
-    "mf": Budget(Minibatch(epochs=60, eval_every=3, batch_size=2048), faster=4.0, l2_of=_WEAKER),
+    "mf": Budget(
+        Minibatch(epochs=60, eval_every=3, batch_size=2048), faster=4.0, l2_by_label=_WEAKER
+    ),
     "lightgcn": Budget(
         Minibatch(epochs=40, eval_every=4, batch_size=4096, at_once=False), faster=4.0
     ),
@@ -72,7 +74,7 @@ _MIDDLE = {
 _LARGE = {
     "mf": Budget(
         Minibatch(epochs=40, batch_size=4096, valid=0.1),
-        dim=64, fixed={"init_scale": 1.0}, faster=8.0, l2=1 / 3, l2_of=_WEAKER,
+        dim=64, fixed={"init_scale": 1.0}, faster=8.0, l2=1 / 3, l2_by_label=_WEAKER,
     ),
     "lightgcn": Budget(
         Minibatch(epochs=40, eval_every=4, batch_size=16384, valid=0.1, at_once=False),
@@ -108,8 +110,8 @@ def on_dataset(method: Method, encoder: str, dataset: str, world: World) -> Meth
     is_small = budget is _SMALL[encoder]
     if encoder == "mf" and is_small:
         return method
-    made = _method("bpr", _recipe("bpr", encoder, "-search"), budget, None if is_small else world)
-    return dataclasses.replace(method, recipe=made.recipe, minibatch=made.minibatch)
+    bpr = _method("bpr", _recipe("bpr", encoder, "-search"), budget, None if is_small else world)
+    return dataclasses.replace(method, recipe=bpr.recipe, minibatch=bpr.minibatch)
 
 
 def tuned(label: str, encoder: str) -> Method:
@@ -163,7 +165,7 @@ def _factor(name: str, label: str, config: Config, budget: Budget, world: World 
         return budget.faster
     if name != "weight_decay":
         return 1.0
-    factor = budget.l2 * budget.l2_of.get(label, 1.0)
+    factor = budget.l2 * budget.l2_by_label.get(label, 1.0)
     if config.training.l2_target == "rows" or world is None:
         return factor
     return factor * _ROWS / (world.train.n_users + world.train.n_items)

@@ -54,20 +54,20 @@ def training_seconds(method: Method, world: World, epochs: int, seeds: int, fold
       seeds: Number of final trainings.
       folder: Folder of stored measurements.
     """
-    n, of, speed = len(world.train), method.minibatch, speed_of(method, world, folder)
-    steps = [-(-size // of.batch_size) for size in (round((1 - of.valid) * n), n)]
-    search = method.points * epochs * (steps[0] * speed.step + speed.validation / of.eval_every)
+    n, config, speed = len(world.train), method.minibatch, measure_speed(method, world, folder)
+    steps = [-(-size // config.batch_size) for size in (round((1 - config.valid) * n), n)]
+    search = method.points * epochs * (steps[0] * speed.step + speed.validation / config.eval_every)
     final = seeds * (epochs * steps[1] * speed.step + speed.validation)
     return 2 * speed.start + search + final
 
 
-def speed_of(method: Method, world: World, folder: Path) -> Speed:
+def measure_speed(method: Method, world: World, folder: Path) -> Speed:
     """Measures the speed of a method, or reads the measurement of an earlier command."""
-    known = ranking_path(method, world, "minibatch", (), 0, folder)
-    if not known.exists():
+    path = ranking_path(method, world, "minibatch", (), 0, folder)
+    if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(known, dataclasses.asdict(_measure(method, world, folder)))
-    return Speed(**json.loads(known.read_text()))
+        write_json(path, dataclasses.asdict(_measure(method, world, folder)))
+    return Speed(**json.loads(path.read_text()))
 
 
 def _measure(method: Method, world: World, folder: Path) -> Speed:
@@ -87,7 +87,7 @@ def _train(method: Method, world: World, examples: int) -> tuple[float, float, f
 
     The encoder uses the whole graph. Every epoch includes an EM round of the confidence, if any.
     """
-    of = method.minibatch
+    config = method.minibatch
     chosen = np.random.default_rng(0).permutation(len(world.train)) < examples
     part = dataclasses.replace(world, train=world.train.select(chosen))
     if (estimated := method.confidence) is not None:  # so that the time is an upper bound
@@ -95,7 +95,7 @@ def _train(method: Method, world: World, examples: int) -> tuple[float, float, f
             method, confidence=lambda world: dataclasses.replace(estimated(world), every=1)
         )
     runs = train.grid(method.axes)
-    if not of.at_once:
+    if not config.at_once:
         runs = {name: array[:1] for name, array in runs.items()}
     seeds = runs.pop("seeds")
     cpu: list[float] = []
@@ -104,7 +104,7 @@ def _train(method: Method, world: World, examples: int) -> tuple[float, float, f
         hooks=[train.Progress(lambda _: cpu.append(time.process_time()))],
     )  # fmt: skip
     (start, epoch), cpu_epoch = start_and_epoch(fitted.history), float(np.diff(cpu).min())
-    steps = -(-len(part.train) // of.batch_size) * len(seeds)
+    steps = -(-len(part.train) // config.batch_size) * len(seeds)
     return start, epoch, epoch / steps, cpu_epoch / steps
 
 
@@ -130,16 +130,16 @@ def _validation(method: Method, world: World, folder: Path) -> float:
 
 def _score(world: World, dim: int) -> float:
     users = np.unique(world.test.users)
-    some = users[:: -(-len(users) // _USERS)]
-    plan = metrics.eval_layout(world.train, world.test.select(np.isin(world.test.users, some)))
+    sample = users[:: -(-len(users) // _USERS)]
+    layout = metrics.eval_layout(world.train, world.test.select(np.isin(world.test.users, sample)))
     keys = jax.random.split(jax.random.key(0))
     sizes = world.train.n_users, world.train.n_items
     tables = models.Tables(*(jax.random.normal(k, (n, dim)) for k, n in zip(keys, sizes)))
 
     def score() -> float:
         began = time.monotonic()
-        metrics.evaluate(models.inner_scores, tables, plan, ks=(20,), auc=False)
+        metrics.evaluate(models.inner_scores, tables, layout, ks=(20,), auc=False)
         return time.monotonic() - began
 
     score()  # compiles
-    return score() * len(users) / len(some)
+    return score() * len(users) / len(sample)

@@ -28,17 +28,17 @@ def load_folder(folder: Path) -> data.Interactions | data.HeldOutSplit:
     loaded = data.load(str(pairs if pairs.is_file() else folder))
     if not (is_yahoo(folder) and isinstance(loaded, data.Split)):
         return loaded
-    kept = loaded.test.degrees > 0
-    index, ids = np.cumsum(kept) - 1, loaded.test.user_ids[kept]
+    mask = loaded.test.degrees > 0
+    index, ids = np.cumsum(mask) - 1, loaded.test.user_ids[mask]
 
-    def of_users(part: data.Interactions) -> data.Interactions:
-        part = part.select(kept[part.users])
+    def select_users(part: data.Interactions) -> data.Interactions:
+        part = part.select(mask[part.users])
         return data.Interactions.from_arrays(
             index[part.users], part.items, ratings=part.ratings, user_ids=ids,
             item_ids=part.item_ids,
         )  # fmt: skip
 
-    return data.HeldOutSplit(train=of_users(loaded.train), test=of_users(loaded.test))
+    return data.HeldOutSplit(train=select_users(loaded.train), test=select_users(loaded.test))
 
 
 def load_parts(options: Options, console: Console) -> list[World]:
@@ -84,13 +84,13 @@ def image_sets(options: Options, names: Collection[str]) -> list[str]:
       ValueError: If a set is not in ``names``, or none is found.
     """
     _check_names(options, names)
-    there = [name for name in names if (options.data / name).exists()]
-    if not (options.datasets or there):
+    present = [name for name in names if (options.data / name).exists()]
+    if not (options.datasets or present):
         raise ValueError(
             f"{options.data} has none of the folders {', '.join(names)}; --datasets downloads the "
             "named ones."
         )
-    return list(dict.fromkeys(options.datasets or there))
+    return list(dict.fromkeys(options.datasets or present))
 
 
 def image_source(options: Options, name: str) -> str:
@@ -121,9 +121,9 @@ def find_datasets(options: Options, console: Console, names: Collection[str]) ->
     Raises:
       ValueError: If a requested dataset is missing, or no dataset is found.
     """
-    there = [name for name in names if (options.data / name).is_dir()]
-    missing = [name for name in options.datasets or names if name not in there]
-    if missing and (options.datasets or not there):
+    present = [name for name in names if (options.data / name).is_dir()]
+    missing = [name for name in options.datasets or names if name not in present]
+    if missing and (options.datasets or not present):
         raise ValueError(
             f"--data must be a folder of datasets with {', '.join(missing)} in it, "
             f"got {options.data}."
@@ -132,7 +132,7 @@ def find_datasets(options: Options, console: Console, names: Collection[str]) ->
         console.print(
             f"skipped, because they are not in --data {options.data}: {', '.join(missing)}"
         )
-    wanted = dict.fromkeys(options.datasets or there)  # each once
+    wanted = dict.fromkeys(options.datasets or present)  # each once
     return [options.data / name for name in wanted]
 
 
@@ -231,9 +231,9 @@ def with_noise(world: World, rate: float) -> World:
     pairs = np.flatnonzero(free.ravel())
     if count > len(pairs):
         raise ValueError(f"`rate` must leave pairs to draw from, {len(pairs)}, got {count}.")
-    drawn = np.random.default_rng((0, 1)).choice(pairs, count, replace=False)
+    samples = np.random.default_rng((0, 1)).choice(pairs, count, replace=False)
     added = data.Interactions.from_arrays(
-        drawn // n_items, drawn % n_items, user_ids=log.user_ids, item_ids=log.item_ids
+        samples // n_items, samples % n_items, user_ids=log.user_ids, item_ids=log.item_ids
     )
     bare = dataclasses.replace(log, ratings=None, timestamps=None)  # to match the added ones
     return dataclasses.replace(world, train=data.union(bare, added), masked=log)

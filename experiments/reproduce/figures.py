@@ -14,11 +14,11 @@ from .targets import Job, train_all
 
 
 def draw_values(
-    axes: Axes, x: Sequence[float], scores: np.ndarray, capsize: int, **rest: Any
+    axes: Axes, x: Sequence[float], scores: np.ndarray, capsize: int, **kwargs: Any
 ) -> None:
     """Plots means and deviations of ``scores [values, seeds]`` over the values of a parameter."""
     deviation = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else None
-    axes.errorbar(x, scores.mean(axis=1), deviation, fmt="o-", capsize=capsize, **rest)
+    axes.errorbar(x, scores.mean(axis=1), deviation, fmt="o-", capsize=capsize, **kwargs)
 
 
 class Panel(NamedTuple):
@@ -36,12 +36,12 @@ class Panel(NamedTuple):
 
 
 def draw_panels(
-    job: Job, panels: Sequence[Sequence[Panel]], header: list[str], **figure: Any
+    job: Job, panels: Sequence[Sequence[Panel]], header: list[str], **subplot_kwargs: Any
 ) -> None:
     """Trains the methods of panels in rows and columns, draws them and writes their data."""
     main = SAMPLING.main
-    drawn, rows = Figure(layout="constrained", figsize=figure.pop("figsize")), []
-    grid = drawn.subplots(len(panels), len(panels[0]), squeeze=False, **figure)
+    figure, rows = Figure(layout="constrained", figsize=subplot_kwargs.pop("figsize")), []
+    grid = figure.subplots(len(panels), len(panels[0]), squeeze=False, **subplot_kwargs)
     for axes_row, panel_row in zip(grid, panels, strict=True):
         for axes, (cells, label, methods) in zip(axes_row, panel_row, strict=True):
             outcomes = train_all(tuple(methods.values()), job)
@@ -56,7 +56,7 @@ def draw_panels(
                 for seed, score in enumerate(seed_scores)
             ]
         axes_row[0].set_ylabel(main.upper())
-    finish(job, drawn, [*header, "value", "seed", main], rows)
+    finish(job, figure, [*header, "value", "seed", main], rows)
 
 
 def finish(

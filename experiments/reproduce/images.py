@@ -69,11 +69,11 @@ class Line:
 
     def configure(self, config: Config) -> Config:
         """Returns the configuration of the loss with the changed values."""
-        return _changed(config, **self.changes)
+        return _with_changes(config, **self.changes)
 
 
-def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
-    changed = {name: replace(getattr(config, name), **of) for name, of in sections.items()}
+def _with_changes(config: Config, **sections: Mapping[str, Any]) -> Config:
+    changed = {name: replace(getattr(config, name), **values) for name, values in sections.items()}
     return replace(config, **changed)
 
 
@@ -143,8 +143,8 @@ class ImageTable:
         known = published_numbers(job.number, dataset, "resnet50")
         if options.scale != "small":
             known = {
-                method: {_as_published(name): value for name, value in of.items()}
-                for method, of in known.items()
+                method: {_as_published(name): value for name, value in results.items()}
+                for method, results in known.items()
             }
         shared = {
             "source": {"data": image_source(options, dataset)},
@@ -157,7 +157,7 @@ class ImageTable:
             chosen = choose({line.label: line for line in lines}, options.methods)
             trainings = []
             for line in chosen:
-                config = _changed(line.configure(base(dataset, line.loss)), **shared)
+                config = _with_changes(line.configure(base(dataset, line.loss)), **shared)
                 problem = problem or load_problem(config.source, job.console.print)
                 trainings.append((line.label, Images().prepare(config, problem), problem))
             encoder = f"{trainings[0][1].encoding.encoder}{suffix}"
@@ -197,12 +197,12 @@ def _train_all(
 
 def _time_all(trainings: Sequence[tuple[str, Config, Problem]], repetitions: int) -> list[Outcome]:
     """Returns outcomes with the metric ``seconds_per_epoch``, measured alternately."""
-    found: dict[str, list[dict[str, float]]] = {label: [] for label, *_ in trainings}
+    measurements: dict[str, list[dict[str, float]]] = {label: [] for label, *_ in trainings}
     for _ in range(repetitions):
         for label, config, problem in trainings:
             steps = -(-len(problem.train) // config.training.batch_size)
-            found[label].append({"seconds_per_epoch": steps * measure(config, problem)[1]})
-    return [Outcome(label, per_seed, [], [], {}) for label, per_seed in found.items()]
+            measurements[label].append({"seconds_per_epoch": steps * measure(config, problem)[1]})
+    return [Outcome(label, per_seed, [], [], {}) for label, per_seed in measurements.items()]
 
 
 def _train(
@@ -252,10 +252,10 @@ def measure(config: Config, problem: Problem) -> tuple[float, float]:
 def _training_note(options: Options) -> str:
     config = (small if options.scale == "small" else published)("cifar10", "simclr")
     training, images = config.training, config.source.train_images
-    of = f"{images:,} images of each dataset" if images else "all training images"
+    data = f"{images:,} images of each dataset" if images else "all training images"
     return (
         f"{note_on_seeds(options.seeds)} "
-        f"{config.encoding.encoder} on {of}, {options.epochs or training.epochs} epochs of Adam, "
+        f"{config.encoding.encoder} on {data}, {options.epochs or training.epochs} epochs of Adam, "
         f"t = {training.temperature:g}, batches of {training.batch_size} unless N is given."
     )
 

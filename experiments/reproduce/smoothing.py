@@ -16,7 +16,7 @@ from .._progress import display
 from .contrastive import tuned
 from .data import load_parts
 from .figures import finish
-from .targets import Job, Target, shown
+from .targets import Job, Target, progress_callback
 from .training import fit_minibatch
 
 LAYERS = (1, 2, 4, 8)
@@ -37,7 +37,7 @@ def draw_weights(job: Job) -> None:
             method = tuned("hcl", "lightgcn")
             minibatch = dataclasses.replace(method.minibatch, layers=layers)
             method = dataclasses.replace(method, minibatch=minibatch)
-            on_epoch = shown(screen, f"{layers} layers", epochs)
+            on_epoch = progress_callback(screen, f"{layers} layers", epochs)
             fitted = fit_minibatch(
                 method, job.world, epochs=epochs, seeds=seeds, hooks=[train.Progress(on_epoch)]
             )
@@ -55,8 +55,8 @@ def _draw_all(job: Job, rows: list[dict[str, Any]], about: str) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw(left, rows, {"spread": "0.3"}, "standard deviation of a user's scores")
-    of_weights = {f"{name}_deviation": colour for name, colour in _WEIGHTS.items()}
-    _draw(right, rows, of_weights, "standard deviation of the weights")
+    weight_columns = {f"{name}_deviation": colour for name, colour in _WEIGHTS.items()}
+    _draw(right, rows, weight_columns, "standard deviation of the weights")
     left.legend()
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     finish(job, figure, list(rows[0]), [list(row.values()) for row in rows], about=about)
@@ -80,24 +80,26 @@ def measure(tables: models.Tables, log: data.Interactions) -> dict[str, float]:
       both weights the standard deviation ``_deviation``, at mean 1, and the effective number of
       samples as a share of all, ``_share``.
     """
-    some = np.unique(log.users)
-    some = some[:: -(-len(some) // _USERS)]
+    users = np.unique(log.users)
+    users = users[:: -(-len(users) // _USERS)]
     unseen = np.ones((log.n_users, log.n_items), bool)
     unseen[log.users, log.items] = False
-    where = jnp.asarray(unseen[some])
-    scores = models.inner_scores(tables, jnp.asarray(some))
+    where = jnp.asarray(unseen[users])
+    scores = models.inner_scores(tables, jnp.asarray(users))
     unit = models.Tables(*map(losses.normalize, tables))
-    cosines = models.inner_scores(unit, jnp.asarray(some))
-    found = {
+    cosines = models.inner_scores(unit, jnp.asarray(users))
+    results = {
         "cosine": jnp.mean(cosines, where=where),
         "cosine_spread": _deviation(cosines, where),
         "spread": _deviation(scores, where),
     }
     n = jnp.sum(where, axis=1)
-    for name, of in weigh(scores, where).items():
-        found[f"{name}_deviation"] = _deviation(of, where)
-        found[f"{name}_share"] = jnp.mean(weights.effective_sample_size(of, where=where) / n)
-    return {name: float(value) for name, value in found.items()}
+    for name, user_weights in weigh(scores, where).items():
+        results[f"{name}_deviation"] = _deviation(user_weights, where)
+        results[f"{name}_share"] = jnp.mean(
+            weights.effective_sample_size(user_weights, where=where) / n
+        )
+    return {name: float(value) for name, value in results.items()}
 
 
 def weigh(

@@ -107,20 +107,20 @@ def files(item: Item, results: Path) -> list[Path]:
     Raises:
       ValueError: If there is no file for a pattern.
     """
-    found = []
+    matches = []
     for pattern in item.results:
         paths = sorted(results.glob(pattern))
         if not paths:
             raise ValueError(f"no result {pattern} for {item.place}, {item.item}")
-        found += paths
-    return found
+        matches += paths
+    return matches
 
 
 def count(items: Iterable[Item]) -> str:
     """Returns the number of items by state, such as ``3 items: 2 reproduced, 1 not run``."""
-    of = Counter(item.state for item in items)
-    parts = ", ".join(f"{of[state]} {state}" for state in STATES if of[state])
-    return f"{of.total()} items: {parts}" if of else "no items"
+    counts = Counter(item.state for item in items)
+    parts = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    return f"{counts.total()} items: {parts}" if counts else "no items"
 
 
 def show(items: Sequence[Item], console: Console) -> None:
@@ -144,14 +144,14 @@ def _table(items: Sequence[Item], *, wide: bool) -> Table:
     if wide:
         table.add_column(ratio=1)
     for item in items:
-        what = [item.item, *([f"({item.note})"] if item.note else [])]
-        where = _where(item)
-        cells = ["\n".join(what), "\n".join(where)] if wide else ["\n".join([*what, *where])]
+        text = [item.item, *([f"({item.note})"] if item.note else [])]
+        usage = _usage(item)
+        cells = ["\n".join(text), "\n".join(usage)] if wide else ["\n".join([*text, *usage])]
         table.add_row(*map(_escaped, (item.place, item.state, *cells)))
     return table
 
 
-def _where(item: Item) -> list[str]:
+def _usage(item: Item) -> list[str]:
     """Returns the command of an item or, without one, its place in the code."""
     return [f"$ {item.command}"] if item.command else [" ".join(item.code)] if item.code else []
 

@@ -92,17 +92,17 @@ def _make_images(job: Job) -> None:
     _write(job, {name: image_statistics(image_source(job.options, name)) for name in names})
 
 
-def _write(job: Job, found: Mapping[str, Mapping[str, float]]) -> None:
+def _write(job: Job, statistics: Mapping[str, Mapping[str, float]]) -> None:
     """Prints the statistics next to the published ones, and writes Markdown and CSV."""
-    columns = list(next(iter(found.values())))
-    known = {name: published(job.number, name, "").get(_METHOD, {}) for name in found}
+    columns = list(next(iter(statistics.values())))
+    known = {name: published(job.number, name, "").get(_METHOD, {}) for name in statistics}
     table = Table(title=job.title, title_justify="left")
     table.add_column("dataset")
     for column in columns:
         table.add_column(column, justify="right")
     cells = [
-        [name, *(_cell(column, of[column], known[name]) for column in columns)]
-        for name, of in found.items()
+        [name, *(_cell(column, values[column], known[name]) for column in columns)]
+        for name, values in statistics.items()
     ]
     for line in cells:
         table.add_row(*line)
@@ -112,8 +112,8 @@ def _write(job: Job, found: Mapping[str, Mapping[str, float]]) -> None:
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     write_text(path.with_suffix(".md"), f"# {job.title}\n\nIn parentheses: published.\n\n{text}\n")
     rows: list[list[Any]] = [
-        [name, column, of[column], known[name].get(column, "")]
-        for name, of in found.items()
+        [name, column, values[column], known[name].get(column, "")]
+        for name, values in statistics.items()
         for column in columns
     ]
     write_csv(path, ["dataset", "statistic", "value", "published"], rows)

@@ -86,7 +86,7 @@ def text_path(config: TextConfig, folder: Path) -> Path:
     files = sorted(Path(config.source.data).parent.glob(f"{Path(config.source.data).name}*"))
     files += [path for folder in files if folder.is_dir() for path in sorted(folder.iterdir())]
     content = [
-        __version__, _TEXT_FORMAT, {name: of for name, of in stored.items() if name != "output"},
+        __version__, _TEXT_FORMAT, {name: x for name, x in stored.items() if name != "output"},
         *(_hash(path.read_bytes()) for path in files if path.is_file()),
     ]  # fmt: skip
     return folder / f"texts-{_hash(json.dumps(content, sort_keys=True).encode())[:16]}.json"
@@ -98,8 +98,8 @@ def _hash(content: bytes) -> str:
 
 def computation_hashes(method: Method) -> list[str]:
     """Returns hashes of the loss and the schedule, so that a changed formula has another key."""
-    ahead = 1 + method.n_pos + method.n_group
-    pos = jax.ShapeDtypeStruct((2, ahead) if ahead > 1 else (2,), jnp.float32)
+    width = 1 + method.n_pos + method.n_group
+    pos = jax.ShapeDtypeStruct((2, width) if width > 1 else (2,), jnp.float32)
     neg = jax.ShapeDtypeStruct((2, method.n_neg), jnp.float32)
     loss = partial(method.loss, reduce_fn=None, **method.hyperparams)
     hashes = [train.computation_hash(loss, pos, neg)]

@@ -223,11 +223,11 @@ def _in_csv(row: Row, names: Sequence[str]) -> list[Any]:
 
 def _draw(groups: Sequence[Group], title: str, path: Path, main: str) -> None:
     """Draws a panel for each group, with those of a dataset side by side."""
-    across = len({group.encoder for group in groups})
-    down = -(-len(groups) // across)
-    width = max(6, (1.3 * max(len(group.rows) for group in groups) + 2) * across)
-    figure = Figure(figsize=(width, 3 * down + 1), layout="constrained")
-    panels = figure.subplots(down, across, squeeze=False).ravel()
+    n_columns = len({group.encoder for group in groups})
+    n_rows = -(-len(groups) // n_columns)
+    width = max(6, (1.3 * max(len(group.rows) for group in groups) + 2) * n_columns)
+    figure = Figure(figsize=(width, 3 * n_rows + 1), layout="constrained")
+    panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for axes in panels[len(groups) :]:
         axes.remove()
     for axes, group in zip(panels, groups):
@@ -301,10 +301,10 @@ def published(table: str, dataset: str, encoder: str) -> dict[str, dict[str, flo
       dataset: Name of the dataset, such as ``"ml-100k"``.
       encoder: Name of the encoder, such as ``"mf"``.
     """
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     with _PUBLISHED.open(newline="") as file:
         for row in csv.DictReader(file):
             if (row["table"], row["dataset"], row["encoder"]) == (table, dataset, encoder):
                 name = f"{row['metric']}@{row['k']}" if row["k"] else row["metric"]
-                found.setdefault(row["method"], {})[name] = float(row["value"])
-    return found
+                results.setdefault(row["method"], {})[name] = float(row["value"])
+    return results

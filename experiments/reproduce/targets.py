@@ -165,45 +165,45 @@ def train_all(methods: Sequence[Method], job: Job) -> list[Outcome]:
     worlds, outcomes = job.worlds, []
     with display(job.console) as screen:
         for method in methods:
-            of_splits = []
+            split_outcomes = []
             for number, world in enumerate(worlds, 1):
                 label = (
                     f"{method.label} {number}/{len(worlds)}" if len(worlds) > 1 else method.label
                 )
-                of_splits.append(_train(method, world, job.options, label, screen))
-            outcomes.append(pool(of_splits))
+                split_outcomes.append(_train(method, world, job.options, label, screen))
+            outcomes.append(pool(split_outcomes))
     return outcomes
 
 
 def _train(method: Method, world: World, options: Options, name: str, screen: Display) -> Outcome:
-    epochs, main = length(method, options, world), method.recipe.main
+    epochs, main = training_epochs(method, options, world), method.recipe.main
 
     def train(checkpoints: Path) -> Outcome:
         runner = train_published if options.setting == "published" else train_minibatch
-        on_epoch = shown(screen, name, epochs)
+        on_epoch = progress_callback(screen, name, epochs)
         seeds, checkpoint = tuple(range(options.seeds)), checkpoints / "run.npz"
         return runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=on_epoch)
 
-    outcome = run_once(path_of(method, world, options), method.label, train)
+    outcome = run_once(outcome_path(method, world, options), method.label, train)
     last = np.mean([metrics[main] for metrics in outcome.per_seed])
     screen.advance(name, epochs, epochs, f"{main.upper()} {last:.4f}")
     return outcome
 
 
-def path_of(method: Method, world: World, options: Options) -> Path:
+def outcome_path(method: Method, world: World, options: Options) -> Path:
     """Returns the path of the outcome of a method."""
-    seeds, epochs = tuple(range(options.seeds)), length(method, options, world)
+    seeds, epochs = tuple(range(options.seeds)), training_epochs(method, options, world)
     return ranking_path(method, world, str(options.setting), seeds, epochs, options.out / "runs")
 
 
-def length(method: Method, options: Options, world: World) -> int:
+def training_epochs(method: Method, options: Options, world: World) -> int:
     """Returns the number of epochs of a training."""
     if options.epochs:
         return options.epochs
     return method.epochs(world) if options.setting == "published" else method.minibatch.epochs
 
 
-def shown(screen: Display, label: str, epochs: int) -> OnEpoch:
+def progress_callback(screen: Display, label: str, epochs: int) -> OnEpoch:
     """Displays the name of the training, and returns a callback that displays its progress."""
     screen.stage(f"{label}: compiling and first epoch")
 

@@ -118,12 +118,12 @@ def make_comparison(job: Job) -> None:
 
 def _note(options: Options) -> str:
     config = configure(options, "bert")
-    of, n = config.training, config.source.n_train
+    t, n = config.training, config.source.n_train
     return (
         f"{note_on_seeds(options.seeds)} Precision, recall and F1 "
         f"are means of classes. {f'{n:,} texts' if n else 'All training texts'}, "
-        f"{config.source.length} tokens, batches of {of.batch_size}; fine-tuning for "
-        f"{of.fine_tune_epochs} epochs with a hidden layer of {of.fine_tune_hidden}. The published "
+        f"{config.source.length} tokens, batches of {t.batch_size}; fine-tuning for "
+        f"{t.fine_tune_epochs} epochs with a hidden layer of {t.fine_tune_hidden}. The published "
         "numbers come from other data, titles of articles of 10 types, and from BERT."
     )
 
@@ -160,12 +160,12 @@ def draw_losses(job: Job) -> None:
         losses: dict[int, list[float]] = {}
         for entry in outcome.history:
             losses.setdefault(entry["epoch"], []).append(float(np.mean(entry["fine_tune_loss"])))
-        means = [np.mean(of) for of in losses.values()]
+        means = [np.mean(seed_losses) for seed_losses in losses.values()]
         axes.plot(list(losses), means, "o-", label=outcome.label)
         rows += [
             [outcome.label, epoch, seed, loss]
-            for epoch, of in losses.items()
-            for seed, loss in enumerate(of)
+            for epoch, seed_losses in losses.items()
+            for seed, loss in enumerate(seed_losses)
         ]
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch of fine-tuning")
@@ -182,7 +182,7 @@ def _check(options: Options) -> None:
         raise ValueError("--scale published needs --weights, such as bert-base-chinese.")
 
 
-def _target(title: str, make: Any, flags: Sequence[str] = (), **rest: Any) -> Target:
+def _target(title: str, make: Any, flags: Sequence[str] = (), **kwargs: Any) -> Target:
     return Target(
         title=title,
         load=lambda options, console: [],
@@ -190,7 +190,7 @@ def _target(title: str, make: Any, flags: Sequence[str] = (), **rest: Any) -> Ta
         data="a folder or file of labelled texts, as for the command text; no download",
         flags=("test_fraction", *flags),
         settings=("published",),
-        **rest,
+        **kwargs,
     )
 
 

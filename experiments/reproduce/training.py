@@ -59,7 +59,7 @@ def train_published(
         settings = {
             **_arguments(method, world, held_out=world.test),
             "encoder": resolve_encoder(EncoderOptions(**flags), world.train, recipe.dim),
-            "optimizer": train.Optimizer(*rates, 0.1, schedule=_in_fifths),
+            "optimizer": train.Optimizer(*rates, 0.1, schedule=_decay_in_fifths),
             "config": train.TrainConfig(recipe.batch_size),
         }
     fitted = tasks.fit_ranking(
@@ -86,7 +86,7 @@ def train_study(
     return Outcome(label, [each.metrics for each in evaluations], cases, history, {})
 
 
-def _in_fifths(progress: Any, decay: Any) -> Any:
+def _decay_in_fifths(progress: Any, decay: Any) -> Any:
     """Step schedule: times ``decay`` after each fifth of the steps."""
     return decay ** jnp.floor(5 * progress)
 
@@ -111,7 +111,7 @@ def train_minibatch(
         fit(
             world, held_out=world.test, seeds=runs["seeds"], sweep=values,
             stopping=tasks.Stopping(stop_at=choice.epochs),
-            hooks=_callbacks(_named(checkpoint, part), on_epoch),
+            hooks=_callbacks(_checkpoint_path(checkpoint, part), on_epoch),
         )
         for part, runs in _parts({"seeds": np.asarray(seeds)}, method.minibatch.at_once)
     ]  # fmt: skip
@@ -129,13 +129,13 @@ def _search(
     on_epoch: OnEpoch | None,
 ) -> tuple[train.Selection, dict[str, float]]:
     """Returns the best point and its values; diverged points are skipped unless all diverge."""
-    of = method.minibatch
-    split = data.with_validation(world.train, valid=of.valid)
+    minibatch = method.minibatch
+    split = data.with_validation(world.train, valid=minibatch.valid)
     reduced = dataclasses.replace(world, train=split.train)
     selections, diverged = [], None
-    for part, runs in _parts(train.grid(method.axes, seed), of.at_once):
-        hooks = _callbacks(_named(checkpoint, "search", part), on_epoch)
-        seeds, stopping = runs.pop("seeds"), tasks.Stopping(eval_every=of.eval_every)
+    for part, runs in _parts(train.grid(method.axes, seed), minibatch.at_once):
+        hooks = _callbacks(_checkpoint_path(checkpoint, "search", part), on_epoch)
+        seeds, stopping = runs.pop("seeds"), tasks.Stopping(eval_every=minibatch.eval_every)
         try:
             fitted = fit(
                 reduced, split.valid, seeds=seeds, sweep=runs, stopping=stopping, hooks=hooks
@@ -158,7 +158,7 @@ def fit_minibatch(
     *,
     graph: data.Interactions | None = None,
     held_out: data.Interactions | None = None,
-    **rest: Any,
+    **kwargs: Any,
 ) -> tasks.RankingResult:
     """Trains once in the minibatch setting.
 
@@ -168,27 +168,31 @@ def fit_minibatch(
       valid: See :func:`crl_jax.tasks.fit_ranking`.
       graph: Interactions from which the encoder is constructed; by default the training part.
       held_out: See :class:`crl_jax.tasks.RankingOptions`.
-      **rest: Further arguments of :func:`crl_jax.tasks.fit_ranking`.
+      **kwargs: Further arguments of :func:`crl_jax.tasks.fit_ranking`.
     """
-    of, recipe = method.minibatch, method.recipe
+    minibatch, recipe = method.minibatch, method.recipe
     log = world.train if graph is None else graph
-    flags: dict[str, Any] = {"encoder": recipe.encoder, "layers": of.layers}
+    flags: dict[str, Any] = {"encoder": recipe.encoder, "layers": minibatch.layers}
     return tasks.fit_ranking(
         world.train,
         valid,
         **_arguments(
-            method, world, held_out=held_out, init_scale=of.init_scale, l2_target=of.l2_target
+            method,
+            world,
+            held_out=held_out,
+            init_scale=minibatch.init_scale,
+            l2_target=minibatch.l2_target,
         ),
         encoder=resolve_encoder(EncoderOptions(**flags), log, recipe.dim),
         optimizer=train.Optimizer(
-            of.learning_rate, of.weight_decay, 0.3, schedule=train.step_decay
+            minibatch.learning_rate, minibatch.weight_decay, 0.3, schedule=train.step_decay
         ),
-        config=train.TrainConfig(of.batch_size),
-        **rest,
+        config=train.TrainConfig(minibatch.batch_size),
+        **kwargs,
     )
 
 
-def _named(checkpoint: Path | None, *names: str) -> Path | None:
+def _checkpoint_path(checkpoint: Path | None, *names: str) -> Path | None:
     """Returns the checkpoint of one of the trainings of a method."""
     return checkpoint and checkpoint.with_suffix(".".join(("", *filter(None, names), "npz")))
 
@@ -227,18 +231,18 @@ def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.
 def _evaluate(
     method: Method, world: World, trained: list[tasks.RankingResult], chosen: dict[str, float]
 ) -> Outcome:
-    plan = metrics.eval_layout(world.masked or world.train, world.test)
+    layout = metrics.eval_layout(world.masked or world.train, world.test)
     recipe, estimator, ratings = method.recipe, method.estimator(world), world.train.ratings
     per_seed, users, curves = [], [], []
     for fitted, run in [(each, run) for each in trained for run in range(each.n_runs)]:
         tables = fitted.tables(run)
         values = metrics.evaluate(
-            models.inner_scores, tables, plan, ks=recipe.ks, auc="auc" in recipe.metrics
+            models.inner_scores, tables, layout, ks=recipe.ks, auc="auc" in recipe.metrics
         )
         per_seed.append(metrics.summarize(values))
-        everyone = np.full(world.train.n_users, np.nan)
-        everyone[np.asarray(plan.users)] = values[recipe.main]
-        users.append(everyone)
+        user_values = np.full(world.train.n_users, np.nan)
+        user_values[np.asarray(layout.users)] = values[recipe.main]
+        users.append(user_values)
         if estimator is not None and ratings is not None:
             ids = (jnp.asarray(x, jnp.int32) for x in (world.train.users, world.train.items))
             confidence = estimator.estimate(jax.random.key(0), fitted.encoder, tables, *ids)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from experiments._progress import Bars, Lines, TrainingStatus, display
-from experiments.reproduce.targets import shown
+from experiments.reproduce.targets import progress_callback
 
 
 def test_lines_are_throttled_and_include_last_epoch():
@@ -40,7 +40,7 @@ def test_lines_are_throttled_and_include_last_epoch():
 def test_reproduction_progress_is_written_to_file():
     file = io.StringIO()
     with display(Console(file=file)) as screen:
-        on_epoch = shown(screen, "rns, twice", 2)
+        on_epoch = progress_callback(screen, "rns, twice", 2)
         for epoch in (1, 2):
             on_epoch(entry(epoch, 1.0))
     assert re.sub(r"0:00:0\d", "", file.getvalue()).splitlines() == [

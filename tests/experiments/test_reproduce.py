@@ -107,7 +107,7 @@ def test_published_settings_depend_on_encoder_and_dataset(world):
         assert {m.recipe.weight_decay for m in rows} == {1e-5}
     assert {m.recipe.batch_size for m in chapter_4.TABLES["4.2"]} == {1}
     progress = jnp.linspace(0, 1, 100, endpoint=False)
-    got = training._in_fifths(progress + 0.005, 0.1)
+    got = training._decay_in_fifths(progress + 0.005, 0.1)
     np.testing.assert_allclose(got, np.repeat([1, 0.1, 0.01, 1e-3, 1e-4], 20), rtol=1e-5)
 
 

@@ -244,7 +244,7 @@ def test_fast_steps_are_measured_on_more_examples(worlds, tmp_path, monkeypatch,
     monkeypatch.setattr(cost, "fit_minibatch", fit)
     monkeypatch.setattr(cost, "_validation", lambda *_: 0.5)
     method = contrastive.methods("5.2", "mf", "ml-1m", world)[0]
-    speed = cost.speed_of(method, world, tmp_path)
+    speed = cost.measure_speed(method, world, tmp_path)
     assert [n for n, _ in timed] == examples
     n, runs = timed[-1]
     steps = -(-n // method.minibatch.batch_size)
