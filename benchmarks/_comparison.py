@@ -14,10 +14,10 @@ from ._runs import per_seed, run, scores
 
 
 def check_names(
-    parser: ArgumentParser, flag: str, given: Iterable[str], known: Collection[str]
+    parser: ArgumentParser, flag: str, names: Iterable[str], known: Collection[str]
 ) -> None:
     """Ends the program with an error message unless all names that a flag has are known."""
-    for name in given:
+    for name in names:
         if name not in known:
             parser.error(f"{flag} takes some of {', '.join(known)}, got {name}")
 
@@ -29,14 +29,14 @@ def check_seeds(parser: ArgumentParser, n_seeds: int) -> None:
 
 
 def measure(
-    command: str, flags_of: Callable[[str, Path], list[str]], folders: dict[str, Path], about: Row,
+    command: str, get_flags: Callable[[str, Path], list[str]], folders: dict[str, Path], about: Row,
     *, metric: str, n_seeds: int, data: Path,
 ) -> tuple[list[Row], list[Row]]:  # fmt: skip
     """Runs a command with each setting; completed runs are not repeated.
 
     Args:
       command: Training command: ``python -m experiments.COMMAND``.
-      flags_of: ``flags_of(way, data)`` returns the flags of a setting, except for its seeds and
+      get_flags: ``get_flags(way, data)`` returns the flags of a setting, except for its seeds and
         folder.
       folders: Run directory of each setting.
       about: First columns of the rows.
@@ -50,12 +50,16 @@ def measure(
     rows, by_way = [], {}
     for way, folder in folders.items():
         seeds = ["--seeds", str(n_seeds)]
-        run(command, [*flags_of(way, data), *seeds], folder)
-        by_way[way] = own = per_seed(folder)
-        flags = " ".join([*flags_of(way, Path("DATASETS")), *seeds])
-        rows.append({**about, "way": way, "seeds": len(own), **scores(folder), "flags": flags})
-    compare(rows, [[row[metric] for row in own] for own in by_way.values()])
-    return rows, [{**about, "way": way, **row} for way, own in by_way.items() for row in own]
+        run(command, [*get_flags(way, data), *seeds], folder)
+        by_way[way] = seed_rows = per_seed(folder)
+        flags = " ".join([*get_flags(way, Path("DATASETS")), *seeds])
+        rows.append(
+            {**about, "way": way, "seeds": len(seed_rows), **scores(folder), "flags": flags}
+        )
+    compare(rows, [[row[metric] for row in seed_rows] for seed_rows in by_way.values()])
+    return rows, [
+        {**about, "way": way, **row} for way, seed_rows in by_way.items() for row in seed_rows
+    ]
 
 
 def compare(rows: Sequence[Row], scores: Sequence[Sequence[float]]) -> None:
@@ -67,7 +71,7 @@ def compare(rows: Sequence[Row], scores: Sequence[Sequence[float]]) -> None:
       rows: Row of each method.
       scores: Score of each seed, by method.
     """
-    first, *others = map(np.asarray, scores)
-    p = [float(stats.ttest_rel(own, first).pvalue) for own in others]
-    for row, own, adjusted in zip(rows[1:], others, holm(p), strict=True):
-        row["gain"], row["p"] = float(np.mean(own - first)), adjusted
+    baseline, *others = map(np.asarray, scores)
+    p = [float(stats.ttest_rel(method_scores, baseline).pvalue) for method_scores in others]
+    for row, method_scores, adjusted_p in zip(rows[1:], others, holm(p), strict=True):
+        row["gain"], row["p"] = float(np.mean(method_scores - baseline)), adjusted_p

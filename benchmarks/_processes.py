@@ -29,7 +29,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, pipe = context.Pipe()
         self._process = context.Process(target=_serve, args=(pipe, make, args), daemon=True)
-        with _inherited(env or {}, cores):
+        with _process_settings(env or {}, cores):
             self._process.start()
         pipe.close()
         self.first = self._receive()
@@ -64,32 +64,32 @@ def _serve(pipe: Any, make: Callable[..., tuple[Any, Any]], args: tuple[Any, ...
 
 
 @contextmanager
-def _inherited(env: Mapping[str, str], cores: int | None) -> Iterator[None]:
+def _process_settings(env: Mapping[str, str], cores: int | None) -> Iterator[None]:
     """Sets the environment and the usable cores that a new process inherits."""
-    before = dict(os.environ)
-    usable = os.sched_getaffinity(0) if cores else set()
+    saved_environment = dict(os.environ)
+    usable_cores = os.sched_getaffinity(0) if cores else set()
     os.environ |= env
     if cores:
-        os.sched_setaffinity(0, sorted(usable)[:cores])
+        os.sched_setaffinity(0, sorted(usable_cores)[:cores])
     try:
         yield
     finally:
         os.environ.clear()
-        os.environ |= before
+        os.environ |= saved_environment
         if cores:
-            os.sched_setaffinity(0, usable)
+            os.sched_setaffinity(0, usable_cores)
 
 
 def in_process(
     function: Callable[..., Any], *args: Any, env: Mapping[str, str] | None = None
 ) -> Any:
     """Returns the result of a function that runs in a separate process."""
-    worker = Worker(_once, function, args, env=env)
+    worker = Worker(_call_once, function, args, env=env)
     worker.end()
     return worker.first
 
 
-def _once(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, None]:
+def _call_once(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, None]:
     return function(*args), None
 
 

@@ -53,9 +53,11 @@ def one_line_errors(main: Callable[P, T]) -> Callable[P, T]:
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Returns a parser with the first line of a docstring as description, and ``--out``."""
-    made = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
-    made.add_argument("--out", type=Path, help="CSV file for the results; by default none")
-    return made
+    argument_parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    argument_parser.add_argument(
+        "--out", type=Path, help="CSV file for the results; by default none"
+    )
+    return argument_parser
 
 
 def count(text: str) -> int:
@@ -103,11 +105,11 @@ class Report:
         Rows of another table have a ``part``, which is appended to the name of the file.
         """
         print_table([{k: v for k, v in row.items() if k not in hide} for row in rows])
-        kept = self.rows.setdefault(part, [])
-        kept += rows
+        part_rows = self.rows.setdefault(part, [])
+        part_rows += rows
         if self.out:
             path = self.out.with_stem("-".join(filter(None, (self.out.stem, part))))
-            write_csv(path, [{**row, **self.about} for row in kept])
+            write_csv(path, [{**row, **self.about} for row in part_rows])
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -151,9 +153,9 @@ class Timing(NamedTuple):
 
 def timed(call: Callable[..., Any], *args: Any) -> Timing:
     """Times a call."""
-    wall, cores = time.perf_counter(), time.process_time()
+    wall_start, cpu_start = time.perf_counter(), time.process_time()
     value = call(*args)
-    return Timing(time.perf_counter() - wall, time.process_time() - cores, value)
+    return Timing(time.perf_counter() - wall_start, time.process_time() - cpu_start, value)
 
 
 def alternate(
@@ -163,14 +165,14 @@ def alternate(
 
     Each round calls every entry ``turn`` times in succession.
     """
-    found: dict[Any, list[Any]] = {name: [] for name in calls}
+    results: dict[Any, list[Any]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            found[name] += [call() for _ in range(turn)]
-    return found
+            results[name] += [call() for _ in range(turn)]
+    return results
 
 
-def spread(name: str, values: Sequence[float]) -> Row:
+def summarize(name: str, values: Sequence[float]) -> Row:
     """Returns the columns of the median and the minimum."""
     return {name: statistics.median(values), f"{name}_min": min(values)}
 

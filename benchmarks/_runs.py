@@ -24,7 +24,7 @@ STUDIES = {
 """Class of the study of each command that benchmarks run."""
 
 
-def study_of(command: str) -> Study[Any, Any]:
+def load_study(command: str) -> Study[Any, Any]:
     """Returns the study of a command of the experiments."""
     return getattr(importlib.import_module(f"experiments.{command}._study"), STUDIES[command])()
 
@@ -36,7 +36,7 @@ def run(command: str, flags: Sequence[str], folder: Path) -> None:
       ValueError: If the folder contains a run with another configuration, see :func:`check_run`.
     """
     if (folder / rundir.CONFIG).exists():
-        check_run(study_of(command), flags, folder)
+        check_run(load_study(command), flags, folder)
         flags = ["--resume", str(folder)]
     else:
         flags = [*flags, "--out", str(folder)]
@@ -55,32 +55,32 @@ def check_run(study: Study[Any, Any], flags: Sequence[str], folder: Path) -> Non
     """
     stored = to_json(rundir.open_run(folder, study.schema))
     config, *_ = configure(study, [*flags])
-    given = to_json(config)
-    depends_on_data = {"lr_scale"} if given["training"]["batch_size"] == "auto" else set()
+    requested = to_json(config)
+    depends_on_data = {"lr_scale"} if requested["training"]["batch_size"] == "auto" else set()
     defaults: dict[str, Any] = {}
     for values in study.schema.resolve_flags(config).values():
         defaults |= values
-    for section, options in given.items():
+    for section, options in requested.items():
         for name, value in options.items() if section != "output" else ():
-            found = stored[section][name]
-            if value is None and found is not None:
+            saved = stored[section][name]
+            if value is None and saved is not None:
                 value = defaults.get(name)
-            if value in (None, "auto") or name in depends_on_data or _is_same(value, found):
+            if value in (None, "auto") or name in depends_on_data or _is_same(value, saved):
                 continue
             raise ValueError(
-                f"{folder} holds a run with {flag(name)} {_shown(found)}, got {_shown(value)}; "
+                f"{folder} holds a run with {flag(name)} {_format(saved)}, got {_format(value)}; "
                 f"name another folder of runs, or remove this one."
             )
 
 
-def _is_same(given: Any, found: Any) -> bool:
+def _is_same(value: Any, saved: Any) -> bool:
     """Whether two values are equal, or paths that may differ only in their place."""
-    if isinstance(given, str) and isinstance(found, str) and os.path.isabs(found):
-        return Path(os.path.abspath(given)).name == Path(found).name
-    return given == found
+    if isinstance(value, str) and isinstance(saved, str) and os.path.isabs(saved):
+        return Path(os.path.abspath(value)).name == Path(saved).name
+    return value == saved
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -97,14 +97,16 @@ def scores(folder: Path) -> Row:
 
 def per_seed(folder: Path) -> list[Row]:
     """Returns the metrics of each seed of a run."""
-    found = json.loads((folder / "metrics_by_seed.json").read_text())
-    return [{"seed": seed, **metrics} for seed, metrics in enumerate(found)]
+    metrics_by_seed = json.loads((folder / "metrics_by_seed.json").read_text())
+    return [{"seed": seed, **metrics} for seed, metrics in enumerate(metrics_by_seed)]
 
 
-def kept_rows(before: Sequence[Row], rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
+def drop_replaced_rows(
+    before: Sequence[Row], rows: Sequence[Row], keys: Sequence[str]
+) -> list[Row]:
     """Returns the earlier rows that no new row with equal keys replaces."""
-    new = {tuple(row[key] for key in keys) for row in rows}
-    return [row for row in before if tuple(row[key] for key in keys) not in new]
+    new_keys = {tuple(row[key] for key in keys) for row in rows}
+    return [row for row in before if tuple(row[key] for key in keys) not in new_keys]
 
 
 def record(
@@ -120,8 +122,8 @@ def record(
       about: Further columns of the new rows.
       order: Sort key of all rows; by default, the new ones are the last.
     """
-    found = [*kept_rows(read_csv(path), rows, keys), *({**row, **about} for row in rows)]
-    write_csv(path, found if order is None else sorted(found, key=order))
+    merged = [*drop_replaced_rows(read_csv(path), rows, keys), *({**row, **about} for row in rows)]
+    write_csv(path, merged if order is None else sorted(merged, key=order))
 
 
 def show(rows: Sequence[Row], columns: Sequence[str]) -> None:

@@ -12,12 +12,12 @@ from experiments.reproduce.outcomes import holm
 
 from ._report import Row
 
-MAIN = "ndcg@20"
+MAIN_METRIC = "ndcg@20"
 
 
 def per_user(folders: Sequence[Path]) -> np.ndarray:
     """Computes the test NDCG@20 of every user, averaged over the seeds of all runs."""
-    found = []
+    run_ndcgs = []
     for folder in folders:
         model = load_model(folder)
         layout = metrics.eval_layout(model.known, model.test)
@@ -25,8 +25,8 @@ def per_user(folders: Sequence[Path]) -> np.ndarray:
             values = metrics.evaluate(
                 *score_fn_and_params(model.select_seed(i)), layout, ks=(20,), auc=False
             )
-            found.append(np.asarray(values[MAIN]))
-    return np.mean(found, axis=0)
+            run_ndcgs.append(np.asarray(values[MAIN_METRIC]))
+    return np.mean(run_ndcgs, axis=0)
 
 
 def compare_with(
@@ -52,7 +52,7 @@ def compare_with(
         "p_users": [stats.ttest_rel(users[i], users[plain]).pvalue for i in others],
     }
     for i in others:
-        rows[i]["gain"] = rows[i][MAIN] - rows[plain][MAIN]
-    for kind, found in tests.items():
-        for i, p in zip(others, holm(found), strict=True):
+        rows[i]["gain"] = rows[i][MAIN_METRIC] - rows[plain][MAIN_METRIC]
+    for kind, p_values in tests.items():
+        for i, p in zip(others, holm(p_values), strict=True):
             rows[i][kind] = p

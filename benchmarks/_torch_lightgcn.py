@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .propagation import normalised
+from .propagation import normalise_graph
 
 
 class SymmetricProduct(torch.autograd.Function):
@@ -25,16 +25,16 @@ class SymmetricProduct(torch.autograd.Function):
         return matrix @ table
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Computes the gradient, which is the same product."""
-        return None, ctx.matrix @ slope
+        return None, ctx.matrix @ grad_output
 
 
 def normalised_adjacency(
     users: np.ndarray, items: np.ndarray, n_users: int, n_items: int
 ) -> Tensor:
     """Returns D^{-1/2} A D^{-1/2} in CSR format, users first."""
-    matrix = normalised(users, items, n_users, n_items, np.float32)
+    matrix = normalise_graph(users, items, n_users, n_items, np.float32)
     parts = (torch.from_numpy(x.astype(np.int64)) for x in (matrix.indptr, matrix.indices))
     return torch.sparse_csr_tensor(*parts, torch.from_numpy(matrix.data), size=matrix.shape)
 
@@ -81,36 +81,38 @@ class Trainer:
         """Runs one epoch over all interactions in a new random order; returns the mean loss."""
         pairs = self.pairs[torch.randperm(len(self.pairs))]
         users = pairs // self.n_items
-        items = torch.stack([pairs % self.n_items, self.unseen(users)])
+        items = torch.stack([pairs % self.n_items, self.sample_unseen(users)])
         triplets = torch.cat([users[None], items + self.n_users])
         losses = [self.step(batch) for batch in triplets.split(self.batch_size, 1)]
         return torch.stack(losses).mean().item()
 
-    def unseen(self, users: Tensor) -> Tensor:
+    def sample_unseen(self, users: Tensor) -> Tensor:
         """Samples one item per user, uniformly from the user's items without interaction."""
         items = torch.randint(self.n_items, users.shape)
-        again = torch.arange(len(users))
-        while len(again):
-            drawn = users[again] * self.n_items + items[again]
-            place = torch.searchsorted(self.pairs, drawn).clamp_(max=len(self.pairs) - 1)
-            again = again[self.pairs[place] == drawn]
-            items[again] = torch.randint(self.n_items, again.shape)
+        pending = torch.arange(len(users))
+        while len(pending):
+            sampled_pairs = users[pending] * self.n_items + items[pending]
+            positions = torch.searchsorted(self.pairs, sampled_pairs).clamp_(
+                max=len(self.pairs) - 1
+            )
+            pending = pending[self.pairs[positions] == sampled_pairs]
+            items[pending] = torch.randint(self.n_items, pending.shape)
         return items
 
     def step(self, triplets: Tensor) -> Tensor:
         """Takes a step on nodes ``[3, B]``: users, positives, negatives; returns the BPR loss."""
         self.adam.zero_grad(set_to_none=True)
-        mixed = propagate(self.matrix, self.table, self.n_layers)
-        rows = mixed.index_select(0, triplets.reshape(-1)).view(*triplets.shape, -1)
+        propagated = propagate(self.matrix, self.table, self.n_layers)
+        rows = propagated.index_select(0, triplets.reshape(-1)).view(*triplets.shape, -1)
         user, pos, neg = rows.unbind()
         loss = F.softplus((user * (neg - pos)).sum(-1)).mean()
-        own = self.table.index_select(0, triplets.reshape(-1))
-        (loss + self.l2 * 0.5 * own.square().sum() / triplets.shape[1]).backward()
+        initial_rows = self.table.index_select(0, triplets.reshape(-1))
+        (loss + self.l2 * 0.5 * initial_rows.square().sum() / triplets.shape[1]).backward()
         self.adam.step()
         return loss.detach()
 
     def tables(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the embeddings of users and of items after propagation."""
         with torch.inference_mode():
-            mixed = propagate(self.matrix, self.table, self.n_layers).numpy()
-        return mixed[: self.n_users], mixed[self.n_users :]
+            propagated = propagate(self.matrix, self.table, self.n_layers).numpy()
+        return propagated[: self.n_users], propagated[self.n_users :]

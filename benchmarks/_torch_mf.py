@@ -38,10 +38,10 @@ def bpr(pos: Tensor, neg: Tensor) -> Tensor:
 
 def debiased_pairwise(pos: Tensor, neg: Tensor, *, tau_plus: float, floor: float = 1e-2) -> Tensor:
     """Debiased pairwise loss, "Contrastive Learning for Personalized Recommendation", 5.17."""
-    own, model_state = pos[:, :1], pos[:, 1:]
-    mixed = torch.sigmoid(own - neg).mean(1)
-    false = torch.sigmoid(own - model_state).mean(1)
-    return -torch.log(((mixed - tau_plus * false) / (1 - tau_plus)).clamp(min=floor)).mean()
+    main_pos, extra_pos = pos[:, :1], pos[:, 1:]
+    unlabelled = torch.sigmoid(main_pos - neg).mean(1)
+    positive = torch.sigmoid(main_pos - extra_pos).mean(1)
+    return -torch.log(((unlabelled - tau_plus * positive) / (1 - tau_plus)).clamp(min=floor)).mean()
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Problem:
     items: Tensor
     indptr: Tensor
     degrees: Tensor
-    taken: Tensor
+    is_positive: Tensor
     """Mask of the positive pairs, bool ``[n_users * n_items]``."""
     n_users: int
     n_items: int
@@ -63,37 +63,37 @@ class Problem:
     ) -> "Problem":
         """Creates a problem from distinct pairs in any order."""
         pairs = np.sort(users.astype(np.int64) * n_items + items)
-        taken = torch.zeros(n_users * n_items, dtype=torch.bool)
-        taken[torch.from_numpy(pairs)] = True
+        is_positive = torch.zeros(n_users * n_items, dtype=torch.bool)
+        is_positive[torch.from_numpy(pairs)] = True
         degrees = np.bincount(pairs // n_items, minlength=n_users)
         return cls(
             users=torch.from_numpy(pairs // n_items),
             items=torch.from_numpy(pairs % n_items),
             indptr=torch.from_numpy(np.concatenate(([0], np.cumsum(degrees)))),
             degrees=torch.from_numpy(degrees),
-            taken=taken,
+            is_positive=is_positive,
             n_users=n_users,
             n_items=n_items,
         )
 
-    def unseen(self, users: Tensor, n: int) -> Tensor:
+    def sample_unseen(self, users: Tensor, n: int) -> Tensor:
         """Samples ``n`` items per user, uniformly from the user's items without interaction.
 
         Samples that hit a positive are drawn again. While the bitmap of all pairs fits in memory,
         it is several times as fast as a binary search in the sorted positives.
         """
-        rows = (users * self.n_items).repeat_interleave(n)
-        items = torch.randint(self.n_items, rows.shape)
-        hits = self.taken[rows + items].nonzero().squeeze(1)
+        row_offsets = (users * self.n_items).repeat_interleave(n)
+        items = torch.randint(self.n_items, row_offsets.shape)
+        hits = self.is_positive[row_offsets + items].nonzero().squeeze(1)
         while len(hits):
             items[hits] = torch.randint(self.n_items, hits.shape)
-            hits = hits[self.taken[rows[hits] + items[hits]]]
+            hits = hits[self.is_positive[row_offsets[hits] + items[hits]]]
         return items.view(-1, n)
 
-    def seen(self, users: Tensor, n: int) -> Tensor:
+    def sample_seen(self, users: Tensor, n: int) -> Tensor:
         """Samples ``n`` items per user uniformly, with replacement, from the user's positives."""
-        place = torch.rand(len(users), n) * self.degrees[users][:, None]
-        return self.items[self.indptr[users][:, None] + place.long()]
+        offsets = torch.rand(len(users), n) * self.degrees[users][:, None]
+        return self.items[self.indptr[users][:, None] + offsets.long()]
 
 
 class Trainer:
@@ -122,8 +122,8 @@ class Trainer:
         users = problem.users[order]
         columns = [problem.items[order][:, None]]
         if self.n_pos:
-            columns.append(problem.seen(users, self.n_pos))
-        columns.append(problem.unseen(users, self.n_neg))
+            columns.append(problem.sample_seen(users, self.n_pos))
+        columns.append(problem.sample_unseen(users, self.n_neg))
         items = torch.cat(columns, dim=1)
         total = torch.zeros(())
         for u, i in zip(users.split(self.batch_size), items.split(self.batch_size)):

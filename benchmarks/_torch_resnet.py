@@ -19,24 +19,26 @@ class Block(nn.Module):
         sizes, widths, strides = [3, 3], [n, n], [stride, 1]
         if is_bottleneck:
             sizes, widths, strides = [1, 3, 1], [n, n, 4 * n], [1, stride, 1]
-        self.n_layers, before = len(sizes), n_in
-        for place, (size, width, own) in enumerate(zip(sizes, widths, strides, strict=True), 1):
-            conv = nn.Conv2d(before, width, size, own, size // 2, bias=False)
-            self.add_module(f"conv{place}", conv)
-            self.add_module(f"bn{place}", nn.BatchNorm2d(width))
-            before = width
+        self.n_layers, n_channels = len(sizes), n_in
+        for index, (size, width, conv_stride) in enumerate(
+            zip(sizes, widths, strides, strict=True), 1
+        ):
+            conv = nn.Conv2d(n_channels, width, size, conv_stride, size // 2, bias=False)
+            self.add_module(f"conv{index}", conv)
+            self.add_module(f"bn{index}", nn.BatchNorm2d(width))
+            n_channels = width
         self.downsample = None
-        if stride != 1 or n_in != before:
-            conv = nn.Conv2d(n_in, before, 1, stride, bias=False)
-            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(before))
-        self.n_out = before
+        if stride != 1 or n_in != n_channels:
+            conv = nn.Conv2d(n_in, n_channels, 1, stride, bias=False)
+            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(n_channels))
+        self.n_out = n_channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the activations after the block."""
         out = x
-        for place in range(1, self.n_layers + 1):
-            out = self.get_submodule(f"bn{place}")(self.get_submodule(f"conv{place}")(out))
-            if place < self.n_layers:
+        for index in range(1, self.n_layers + 1):
+            out = self.get_submodule(f"bn{index}")(self.get_submodule(f"conv{index}")(out))
+            if index < self.n_layers:
                 out = F.relu(out, inplace=True)
         out += x if self.downsample is None else self.downsample(x)
         return F.relu(out, inplace=True)
@@ -53,14 +55,14 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(settings.n_channels, width, size, stride, size // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if is_large else nn.Identity()
-        before, stages = width, []
+        n_channels, stages = width, []
         for stage, n_blocks in enumerate(settings.blocks):
             blocks = []
-            for place in range(n_blocks):
-                stride = 2 if stage and not place else 1
-                block = Block(before, width * 2**stage, stride, settings.has_bottlenecks)
+            for index in range(n_blocks):
+                stride = 2 if stage and not index else 1
+                block = Block(n_channels, width * 2**stage, stride, settings.has_bottlenecks)
                 blocks.append(block)
-                before = block.n_out
+                n_channels = block.n_out
             stages.append(nn.Sequential(*blocks))
             self.add_module(f"layer{stage + 1}", stages[-1])
         self.n_stages = len(stages)
@@ -105,14 +107,14 @@ class Trainer:
         self.layout = layout
         self.adam = torch.optim.Adam(self.network.parameters(), learning_rate, fused=True)
         n = len(images)
-        self.partner, self.itself = (torch.arange(n) + n // 2) % n, torch.eye(n, dtype=torch.bool)
+        self.partner, self.is_self = (torch.arange(n) + n // 2) % n, torch.eye(n, dtype=torch.bool)
         self.temperature = temperature
 
     def step(self) -> float:
         """Takes a step; returns the loss before it."""
         self.adam.zero_grad(set_to_none=True)
         z = F.normalize(self.network(self._views()))
-        logits = (z @ z.T / self.temperature).masked_fill(self.itself, -torch.inf)
+        logits = (z @ z.T / self.temperature).masked_fill(self.is_self, -torch.inf)
         loss = F.cross_entropy(logits, self.partner)
         loss.backward()
         self.adam.step()
@@ -125,36 +127,36 @@ class Trainer:
             return self.view(self.images.float() / 255).contiguous(memory_format=self.layout)
 
 
-def variables_of(network: ResNet, settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def convert_variables(network: ResNet, settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns PyTorch's weights and running averages in the tree structure of our variables."""
 
     def norm(module: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         scale, bias = module.weight, module.bias
         return (
-            {"scale": _array(scale), "bias": _array(bias)},
-            {"mean": _array(module.running_mean), "var": _array(module.running_var)},
+            {"scale": _to_numpy(scale), "bias": _to_numpy(bias)},
+            {"mean": _to_numpy(module.running_mean), "var": _to_numpy(module.running_var)},
         )
 
     def kernel(module: Any) -> dict[str, Any]:
-        return {"kernel": _array(module.weight.permute(2, 3, 1, 0))}
+        return {"kernel": _to_numpy(module.weight.permute(2, 3, 1, 0))}
 
-    params, rest = {"conv": kernel(network.conv1)}, {}
-    params["norm"], rest["norm"] = norm(network.bn1)
+    params, batch_stats = {"conv": kernel(network.conv1)}, {}
+    params["norm"], batch_stats["norm"] = norm(network.bn1)
     for stage, n_blocks in enumerate(settings.blocks, 1):
-        for place in range(n_blocks):
-            block: Any = network.get_submodule(f"layer{stage}.{place}")
-            own, own_rest = {}, {}
+        for index in range(n_blocks):
+            block: Any = network.get_submodule(f"layer{stage}.{index}")
+            block_params, block_stats = {}, {}
             for layer in range(1, block.n_layers + 1):
-                own[f"conv_{layer}"] = kernel(block.get_submodule(f"conv{layer}"))
+                block_params[f"conv_{layer}"] = kernel(block.get_submodule(f"conv{layer}"))
                 norms = norm(block.get_submodule(f"bn{layer}"))
-                own[f"norm_{layer}"], own_rest[f"norm_{layer}"] = norms
+                block_params[f"norm_{layer}"], block_stats[f"norm_{layer}"] = norms
             if block.downsample is not None:
-                own["conv_skip"] = kernel(block.downsample[0])
-                own["norm_skip"], own_rest["norm_skip"] = norm(block.downsample[1])
-            name = f"block_{stage}_{place + 1}"
-            params[name], rest[name] = own, own_rest
-    return params, rest
+                block_params["conv_skip"] = kernel(block.downsample[0])
+                block_params["norm_skip"], block_stats["norm_skip"] = norm(block.downsample[1])
+            name = f"block_{stage}_{index + 1}"
+            params[name], batch_stats[name] = block_params, block_stats
+    return params, batch_stats
 
 
-def _array(x: Tensor) -> Any:
+def _to_numpy(x: Tensor) -> Any:
     return x.detach().contiguous().numpy()

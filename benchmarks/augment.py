@@ -46,15 +46,17 @@ def real_images(n: int) -> tuple[str, np.ndarray]:
 
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(".jpg")]
-        chosen = names[:: max(1, len(names) // n)][:n]
-        pictures = [np.asarray(Image.open(io.BytesIO(archive.read(name)))) for name in chosen]
+        sampled_names = names[:: max(1, len(names) // n)][:n]
+        pictures = [
+            np.asarray(Image.open(io.BytesIO(archive.read(name)))) for name in sampled_names
+        ]
     return "CIFAR-10", np.stack(pictures)
 
 
-def sized(images: np.ndarray, size: int) -> np.ndarray:
+def upscale(images: np.ndarray, size: int) -> np.ndarray:
     """Upscales the images to a size by repeating each pixel."""
-    times = size // images.shape[1]
-    return images.repeat(times, axis=1).repeat(times, axis=2)
+    repeats = size // images.shape[1]
+    return images.repeat(repeats, axis=1).repeat(repeats, axis=2)
 
 
 def transforms() -> Any:
@@ -108,15 +110,15 @@ def torchvision_views(images: np.ndarray, *, pillow: bool) -> Callable[[], Any]:
     ]
     to_floats = [v2.ToImage()] if pillow else []
     to_floats.append(v2.ToDtype(torch.float32, scale=True))
-    end = [*to_floats, v2.Normalize(MEAN, STD)]
+    final_steps = [*to_floats, v2.Normalize(MEAN, STD)]
     if pillow:
         from PIL import Image
 
-        each = [Image.fromarray(image) for image in images]
+        inputs = [Image.fromarray(image) for image in images]
     else:
-        each = list(torch.from_numpy(images).movedim(-1, 1).contiguous())
-    view = v2.Compose([*steps, *end])
-    return lambda: torch.stack([view(image) for image in each])
+        inputs = list(torch.from_numpy(images).movedim(-1, 1).contiguous())
+    view = v2.Compose([*steps, *final_steps])
+    return lambda: torch.stack([view(image) for image in inputs])
 
 
 def kornia_view(size: int) -> Any:
@@ -145,7 +147,7 @@ def kornia_views(images: np.ndarray) -> Callable[[], Any]:
 
 def make(name: str, size: int, cores: int) -> tuple[float, Callable[[], list[float]]]:
     """Returns the seconds of a contestant's first batch, and a turn that returns seconds."""
-    images = sized(real_images(BATCH)[1], size)
+    images = upscale(real_images(BATCH)[1], size)
     if name == "crl_jax":
         call = ours(images)
     else:
@@ -156,7 +158,7 @@ def make(name: str, size: int, cores: int) -> tuple[float, Callable[[], list[flo
             call = kornia_views(images)
         else:
             call = torchvision_views(images, pillow=name == "torchvision, Pillow")
-    first = timed(call).seconds
+    first_seconds = timed(call).seconds
 
     def turn() -> list[float]:
         call()  # wakes this library's threads
@@ -165,7 +167,7 @@ def make(name: str, size: int, cores: int) -> tuple[float, Callable[[], list[flo
             seconds.append(timed(call).seconds)
         return seconds
 
-    return first, turn
+    return first_seconds, turn
 
 
 def measure_speed(size: int, rounds: int) -> list[Row]:
@@ -203,7 +205,7 @@ def measure_differences(images: np.ndarray) -> list[Row]:
     transforms()
     from torchvision.transforms.v2 import functional as F
 
-    theirs = torch.from_numpy(images).movedim(-1, 1).float() / 255
+    tensors = torch.from_numpy(images).movedim(-1, 1).float() / 255
     floats = images.astype(np.float32) / 255
     pairs: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[tuple[Any, ...]]]] = {
         "adjust_brightness": (augment.adjust_brightness, F.adjust_brightness, [(0.6,), (1.4,)]),
@@ -224,11 +226,13 @@ def measure_differences(images: np.ndarray) -> list[Row]:
         ),
     }  # fmt: skip
     rows = []
-    for name, (own, other, settings) in pairs.items():
+    for name, (function, reference, argument_lists) in pairs.items():
         largest = 0.0
-        for numbers in settings:
-            want = other(theirs, *numbers).movedim(1, -1).numpy()
-            largest = max(largest, float(np.abs(np.asarray(own(floats, *numbers)) - want).max()))
+        for parameters in argument_lists:
+            expected = reference(tensors, *parameters).movedim(1, -1).numpy()
+            largest = max(
+                largest, float(np.abs(np.asarray(function(floats, *parameters)) - expected).max())
+            )
         rows.append({"function": name, "largest_difference": largest})
     return rows
 

@@ -28,8 +28,10 @@ FILES = {"ml-100k": "ml-100k/u.data", SAMPLE: "gowalla", "gowalla": "gowalla"}
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
 NAMES = [
     name
-    for name, of in vars(baselines).items()
-    if isinstance(of, type) and issubclass(of, baselines.Baseline) and of is not baselines.Baseline
+    for name, cls in vars(baselines).items()
+    if isinstance(cls, type)
+    and issubclass(cls, baselines.Baseline)
+    and cls is not baselines.Baseline
 ]
 
 
@@ -61,15 +63,15 @@ def measure(dataset: str, name: str) -> Row:
     layout = metrics.eval_layout(train, test.select(test.users % step == 0))
     model = getattr(baselines, name)()
 
-    def fitted() -> baselines.FittedBaseline:
-        made = model.fit(train)
-        made.scores([0])  # prepares the scorer
-        return made
+    def fit_model() -> baselines.FittedBaseline:
+        fitted = model.fit(train)
+        fitted.scores([0])  # prepares the scorer
+        return fitted
 
-    growth, fit = growth_mb(lambda: timed(fitted))
+    growth, fit = growth_mb(lambda: timed(fit_model))
     fit.value.recommend(layout.users[:256], K)  # compiles
     lists = timed(fit.value.recommend, layout.users, K)
-    found = metrics.summarize(metrics.evaluate_lists(lists.value[0], layout, ks=K))
+    values = metrics.summarize(metrics.evaluate_lists(lists.value[0], layout, ks=K))
     return {
         "baseline": name,
         "fit_seconds": fit.seconds,
@@ -78,7 +80,7 @@ def measure(dataset: str, name: str) -> Row:
         "arrays_mb": sum(array.nbytes for array in fit.value.arrays.values()) / 1e6,
         "list_ms": 1e3 * lists.seconds / len(layout.users),
         "list_cpu_ms": 1e3 * lists.cpu_seconds / len(layout.users),
-        f"ndcg@{K}": float(found[f"ndcg@{K}"]),
+        f"ndcg@{K}": float(values[f"ndcg@{K}"]),
     }
 
 

@@ -32,22 +32,22 @@ MEMBERS: Mapping[str, tuple[str, ...]] = {
 }
 """The filter and the recipes of the trained models, by dataset."""
 WEIGHTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-_DECIDING = 4096
+_N_VALIDATION_USERS = 4096
 """Number of users on whom the weights are decided."""
-_BLOCK = 512
+_BLOCK_SIZE = 512
 """Number of users whose scores are in memory at once."""
 Scores = Callable[[np.ndarray], np.ndarray]
 """Function of users that returns their scores for all items, ``[n, n_items]``."""
 
 
-def standardized(scores: np.ndarray) -> np.ndarray:
+def standardize(scores: np.ndarray) -> np.ndarray:
     """Returns scores with mean 0 and variance 1 for each user; zeros where all are equal."""
     centred = scores - scores.mean(axis=1, keepdims=True)
     deviation = centred.std(axis=1, keepdims=True)
     return centred / np.where(deviation > 0, deviation, 1)
 
 
-def evaluated(
+def evaluate(
     split: data.HeldOutSplit,
     members: Sequence[Scores],
     weights: Sequence[Sequence[float] | np.ndarray],
@@ -67,45 +67,47 @@ def evaluated(
         test = test.select(np.isin(test.users, users))
     layout = metrics.eval_layout(split.train, test)
     lists: list[list[np.ndarray]] = [[] for _ in weights]
-    for users in _blocks(layout.users):
-        found = [standardized(of(users)) for of in members]
-        rows, seen = _seen(split.train, users)
-        for place, factors in enumerate(weights):
-            summed = [w * each for w, each in zip(factors, found, strict=True) if w]
-            total = np.sum(summed, axis=0)
+    for users in _user_blocks(layout.users):
+        member_scores = [standardize(score(users)) for score in members]
+        rows, seen = _seen_items(split.train, users)
+        for index, member_weights in enumerate(weights):
+            weighted_scores = [
+                w * each for w, each in zip(member_weights, member_scores, strict=True) if w
+            ]
+            total = np.sum(weighted_scores, axis=0)
             total[rows, seen] = -np.inf
             top = np.argpartition(-total, 20, axis=1)[:, :20]
             order = np.argsort(-np.take_along_axis(total, top, axis=1), axis=1, kind="stable")
-            lists[place].append(np.take_along_axis(top, order, axis=1))
+            lists[index].append(np.take_along_axis(top, order, axis=1))
     return [metrics.evaluate_lists(np.concatenate(each), layout, ks=(20,)) for each in lists]
 
 
-def _seen(train: data.Interactions, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _seen_items(train: data.Interactions, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the known items of users, with the place of each user."""
     rows = np.repeat(np.arange(len(users)), train.degrees[users])
     return rows, np.concatenate([train.items[slice(*train.indptr[u : u + 2])] for u in users])
 
 
-def _blocks(users: np.ndarray) -> Iterator[np.ndarray]:
-    return (users[i : i + _BLOCK] for i in range(0, len(users), _BLOCK))
+def _user_blocks(users: np.ndarray) -> Iterator[np.ndarray]:
+    return (users[i : i + _BLOCK_SIZE] for i in range(0, len(users), _BLOCK_SIZE))
 
 
-def scores_of(train: data.Interactions, recommender: serving.Recommender) -> Scores:
+def recommender_scores(train: data.Interactions, recommender: serving.Recommender) -> Scores:
     """Returns the scores of a trained model, which has read the same data in another order."""
     known = recommender.known
-    users = _places(train.user_ids, known.user_ids)
-    items = _places(train.item_ids, known.item_ids)
-    of_users, of_items = recommender.users[users], recommender.items[items]
-    return lambda chosen: of_users[chosen] @ of_items.T
+    users = _positions(train.user_ids, known.user_ids)
+    items = _positions(train.item_ids, known.item_ids)
+    user_vectors, item_vectors = recommender.users[users], recommender.items[items]
+    return lambda chosen: user_vectors[chosen] @ item_vectors.T
 
 
-def _places(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
+def _positions(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Returns the place of each wanted id."""
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids[order], wanted)]
 
 
-def compared(found: dict[str, list[dict[str, Any]]], blend: str) -> list[Row]:
+def compare_with_blend(metrics_by_model: dict[str, list[dict[str, Any]]], blend: str) -> list[Row]:
     """Returns the metrics of each model, and the gain of the blend with its p-value over users.
 
     Args:
@@ -113,8 +115,8 @@ def compared(found: dict[str, list[dict[str, Any]]], blend: str) -> list[Row]:
       blend: Name of the blend.
     """
     rows: list[Row] = []
-    ours = _mean_by_user(found[blend])
-    for name, seeds in found.items():
+    ours = _mean_by_user(metrics_by_model[blend])
+    for name, seeds in metrics_by_model.items():
         row: Row = {"model": name, "seeds": len(seeds)}
         for metric in METRICS:
             means = [float(np.mean(values[metric])) for values in seeds]
@@ -133,21 +135,25 @@ def _mean_by_user(seeds: Sequence[Mapping[str, Any]]) -> np.ndarray:
     return np.mean([np.asarray(values["ndcg@20"], np.float64) for values in seeds], axis=0)
 
 
-def decided(split: data.HeldOutSplit, members: Sequence[Scores]) -> list[float]:
+def choose_weights(split: data.HeldOutSplit, members: Sequence[Scores]) -> list[float]:
     """Returns the weights of the members: 1 for the first, then the best of each next one.
 
     A member is only added with a weight of :data:`WEIGHTS` if that is better than without it.
     """
-    weights, tried = [1.0], [0.0, *WEIGHTS]
+    weights, candidates = [1.0], [0.0, *WEIGHTS]
     for n in range(1, len(members)):
-        values = evaluated(split, members[: n + 1], [(*weights, w) for w in tried], _DECIDING)
+        values = evaluate(
+            split, members[: n + 1], [(*weights, w) for w in candidates], _N_VALIDATION_USERS
+        )
         scores = [float(np.mean(each["ndcg@20"])) for each in values]
-        show([dict(zip(map(str, tried), scores, strict=True))], [*map(str, tried)])
-        weights.append(tried[int(np.argmax(scores))])
+        show([dict(zip(map(str, candidates), scores, strict=True))], [*map(str, candidates)])
+        weights.append(candidates[int(np.argmax(scores))])
     return weights
 
 
-def trained(split: data.HeldOutSplit, recipe: str, seed: int, folder: Path) -> serving.Recommender:
+def train_recipe(
+    split: data.HeldOutSplit, recipe: str, seed: int, folder: Path
+) -> serving.Recommender:
     """Trains a recipe on the training part of a split, and returns its recommender."""
     source = folder / "data"
     source.mkdir(parents=True, exist_ok=True)
@@ -172,37 +178,45 @@ def main() -> None:
     args = parser.parse_args()
     filter_name, *recipes = MEMBERS[args.dataset]
     filter_name, recipes = args.filter or filter_name, args.recipes or recipes
-    whole = data.load(args.data / args.dataset)
-    assert isinstance(whole, data.Split)
-    cut = data.with_validation(whole, valid=0.1, seed=0)
+    full_split = data.load(args.data / args.dataset)
+    assert isinstance(full_split, data.Split)
+    valid_split = data.with_validation(full_split, valid=0.1, seed=0)
     model, _ = models(args.dataset)[filter_name]
-    inner = data.HeldOutSplit(train=cut.train, test=cut.valid)
+    inner_split = data.HeldOutSplit(train=valid_split.train, test=valid_split.valid)
 
     def members(split: data.HeldOutSplit, phase: str, seeds: int) -> list[Scores]:
         """Returns the scores of the filter, then those of all seeds of each recipe."""
         folder = args.runs / args.dataset
-        found = [
-            trained(split, recipe, seed, folder / f"{recipe}-{phase}-{seed}")
+        recommenders = [
+            train_recipe(split, recipe, seed, folder / f"{recipe}-{phase}-{seed}")
             for recipe in recipes
             for seed in range(seeds)
         ]
-        return [model.fit(split.train).scores, *(scores_of(split.train, one) for one in found)]
+        return [
+            model.fit(split.train).scores,
+            *(recommender_scores(split.train, recommender) for recommender in recommenders),
+        ]
 
-    weights = decided(inner, members(inner, "validation", 1))
+    weights = choose_weights(inner_split, members(inner_split, "validation", 1))
     # Rows: weightings with each model alone, then with the sum of each seed.
-    alone = np.eye(1 + len(recipes) * args.seeds)
-    of_seeds = alone[1:].reshape(len(recipes), args.seeds, -1)
-    sums = alone[0] + np.einsum("r,rsm->sm", weights[1:], of_seeds)
-    values = evaluated(whole, members(whole, "test", args.seeds), [*alone, *sums])
+    single_weights = np.eye(1 + len(recipes) * args.seeds)
+    recipe_weights = single_weights[1:].reshape(len(recipes), args.seeds, -1)
+    blend_weights = single_weights[0] + np.einsum("r,rsm->sm", weights[1:], recipe_weights)
+    weighting_metrics = evaluate(
+        full_split, members(full_split, "test", args.seeds), [*single_weights, *blend_weights]
+    )
     blend = " + ".join((filter_name, *recipes))
-    found = {filter_name: values[:1], blend: values[len(alone) :]}
+    metrics_by_model = {
+        filter_name: weighting_metrics[:1],
+        blend: weighting_metrics[len(single_weights) :],
+    }
     for i, recipe in enumerate(recipes):
-        found[recipe] = values[1 + i * args.seeds : 1 + (i + 1) * args.seeds]
-    shared = {"dataset": args.dataset, "blend": blend}
-    given = " ".join(f"{weight:g}" for weight in weights[1:])  # that of the filter is 1
+        metrics_by_model[recipe] = weighting_metrics[1 + i * args.seeds : 1 + (i + 1) * args.seeds]
+    columns = {"dataset": args.dataset, "blend": blend}
+    weight_text = " ".join(f"{weight:g}" for weight in weights[1:])  # that of the filter is 1
     rows = [
-        {**shared, "weights": given if row["model"] == blend else "", **row}
-        for row in compared(found, blend)
+        {**columns, "weights": weight_text if row["model"] == blend else "", **row}
+        for row in compare_with_blend(metrics_by_model, blend)
     ]
     keys = ("dataset", "blend", "model")
     record(args.out, rows, keys, environment("crl_jax", "jax", "numpy", "scipy"))

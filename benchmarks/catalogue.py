@@ -26,7 +26,7 @@ from ._report import (
     count,
     one_line_errors,
     parser,
-    spread,
+    summarize,
     timed,
 )
 
@@ -83,8 +83,8 @@ def measure(n_items: int, rounds: int) -> list[Row]:
     alternate(calls, 1)  # compiles
     rows = []
     for name, times in alternate(calls, rounds).items():
-        wall = spread("call_ms", [1e3 * each.seconds for each in times])
-        cpu = spread("cpu_ms", [1e3 * each.cpu_seconds for each in times])
+        wall = summarize("call_ms", [1e3 * each.seconds for each in times])
+        cpu = summarize("cpu_ms", [1e3 * each.cpu_seconds for each in times])
         rows.append({"items": n_items, "sampler": name, **wall, **cpu})
     add_ratio(rows, "times_rns", "cpu_ms_min")
     return rows

@@ -36,7 +36,7 @@ from ._report import Report, count, one_line_errors, parser
 
 K, DIM, MIN_USERS, FRACTION = 20, 32, 5, 0.2
 RATES, LEARNING_RATES = (0.0, 0.25, 0.5, 0.75, 1.0), (3e-3, 1e-2)
-SELECTED = "cold"
+SELECTION_METRIC = "cold"
 """Metric on validation data that selects the epoch and the learning rate."""
 
 
@@ -56,7 +56,7 @@ class Problem(NamedTuple):
     layouts: dict[str, metrics.EvalLayout]
 
 
-def films(path: Path) -> data.FeatureTable:
+def read_films(path: Path) -> data.FeatureTable:
     """Returns genres and decades; the titles end in the year: ``Toy Story (1995)``."""
     raw = data.read_features(path, kinds={"title": "bag"})
     # A title with the separator of genres is cut into several categories.
@@ -68,21 +68,21 @@ def films(path: Path) -> data.FeatureTable:
 
 def sample(log: data.Interactions, n_users: int) -> data.Interactions:
     """Returns the interactions of a sample of users with items that occur often enough."""
-    chosen = np.random.default_rng(0).choice(log.n_users, min(n_users, log.n_users), replace=False)
-    return data.k_core(log.select(np.isin(log.users, chosen)), 1, item_k=MIN_USERS)
+    users = np.random.default_rng(0).choice(log.n_users, min(n_users, log.n_users), replace=False)
+    return data.k_core(log.select(np.isin(log.users, users)), 1, item_k=MIN_USERS)
 
 
-def problem(
+def make_problem(
     split: data.ColdItemSplit, table: data.FeatureTable, warm_test: data.Interactions | None = None
 ) -> Problem:
     """Encodes features by the statistics of the warm items, and lays out the evaluations."""
     schema = data.FeatureSchema.fit(table, split.train.item_ids)
     warm, cold = (schema.transform(table, x.item_ids) for x in (split.train, split.test))
-    nothing = split.test.select(np.zeros(len(split.test), bool))
-    whole = split.over_all_items()
+    no_interactions = split.test.select(np.zeros(len(split.test), bool))
+    all_items_split = split.over_all_items()
     layouts = {
-        "cold": metrics.eval_layout(nothing, split.test),
-        "all": metrics.eval_layout(whole.train, whole.test),
+        "cold": metrics.eval_layout(no_interactions, split.test),
+        "all": metrics.eval_layout(all_items_split.train, all_items_split.test),
     }
     if warm_test is not None:
         layouts["warm"] = metrics.eval_layout(split.train, warm_test)
@@ -106,61 +106,63 @@ def measure(layouts: Any, cold: Any, task: Any, params: Any, state: Any) -> dict
     """Computes the metrics of an encoder during training."""
     del state
     users, items = task.encoder.encode(params)
-    new = task.encoder.item_vectors(params, cold)
+    cold_vectors = task.encoder.item_vectors(params, cold)
     tables = {
-        "cold": models.Tables(users, new),
-        "all": models.Tables(users, jnp.concatenate([items, new])),
+        "cold": models.Tables(users, cold_vectors),
+        "all": models.Tables(users, jnp.concatenate([items, cold_vectors])),
         "warm": models.Tables(users, items),
     }
     return ndcg(layouts, tables)
 
 
-def fit(given: Problem, runs: dict[str, np.ndarray], epochs: int, every: int) -> Any:
+def fit(problem: Problem, runs: dict[str, np.ndarray], epochs: int, eval_every: int) -> Any:
     """Trains runs of several rates of dropout, and measures each at all evaluations."""
     encoder = models.FeatureEncoder(
-        given.train.n_users, given.train.n_items, DIM, item_features=given.warm
+        problem.train.n_users, problem.train.n_items, DIM, item_features=problem.warm
     )
     fitted = tasks.fit_ranking(
-        given.train,
+        problem.train,
         loss=losses.bpr,
         encoder=encoder,
         optimizer=train.Optimizer(1e-3, 1e-5),
         config=train.TrainConfig(1024),
         epochs=epochs,
-        stopping=tasks.Stopping(eval_every=every),
+        stopping=tasks.Stopping(eval_every=eval_every),
         seeds=runs["seeds"],
         sweep={
             "task.encoder.item_id_dropout": runs["rate"],
             "optimizer.learning_rate": runs["lr"],
         },
         hooks=[
-            train.ValidationMetrics(jax.tree_util.Partial(measure, given.layouts, given.cold)),
+            train.ValidationMetrics(jax.tree_util.Partial(measure, problem.layouts, problem.cold)),
             train.Progress(lambda entry: print(entry["epoch"], np.round(entry["cold"], 4))),
         ],
     )
     return fitted.history
 
 
-def references(given: Problem) -> dict[str, dict[str, float]]:
+def references(problem: Problem) -> dict[str, dict[str, float]]:
     """Computes the metrics of the references without training."""
-    found, n = {}, given.train.n_items
-    for name, (users, items) in reference_tables(given.train, given.warm, given.cold).items():
-        parts = {"cold": items[n:], "all": items, "warm": items[:n]}
+    reference_metrics, n_warm = {}, problem.train.n_items
+    for name, (users, items) in reference_tables(problem.train, problem.warm, problem.cold).items():
+        parts = {"cold": items[n_warm:], "all": items, "warm": items[:n_warm]}
         tables = {metric: models.Tables(users, part) for metric, part in parts.items()}
-        found[name] = {k: float(x) for k, x in ndcg(given.layouts, tables).items()}
-    return found
+        reference_metrics[name] = {k: float(x) for k, x in ndcg(problem.layouts, tables).items()}
+    return reference_metrics
 
 
-def chosen(history: list[dict[str, Any]], runs: dict[str, np.ndarray]) -> dict[float, Any]:
+def select_best(history: list[dict[str, Any]], runs: dict[str, np.ndarray]) -> dict[float, Any]:
     """Returns the learning rate and the epoch of each rate with the best validation score."""
-    scores = np.array([entry[SELECTED] for entry in history])
+    scores = np.array([entry[SELECTION_METRIC] for entry in history])
     epochs = [entry["epoch"] for entry in history]
-    found = {}
+    best = {}
     for rate in RATES:
-        own = np.flatnonzero(runs["rate"] == rate)
-        at, run = np.unravel_index(np.argmax(scores[:, own]), (len(scores), len(own)))
-        found[rate] = float(runs["lr"][own[run]]), epochs[at]
-    return found
+        rate_runs = np.flatnonzero(runs["rate"] == rate)
+        entry_index, run = np.unravel_index(
+            np.argmax(scores[:, rate_runs]), (len(scores), len(rate_runs))
+        )
+        best[rate] = float(runs["lr"][rate_runs[run]]), epochs[entry_index]
+    return best
 
 
 @one_line_errors
@@ -176,37 +178,37 @@ def main() -> None:
     arguments.add_argument("--every", type=count, default=3, help="epochs between evaluations")
     arguments.add_argument("--seeds", type=count, default=2, help="seeds of the final training")
     args = arguments.parse_args()
-    table = films(args.data / "movies.dat")
+    table = read_films(args.data / "movies.dat")
     log = sample(data.read(args.data / "pairs.txt"), args.users)
     outer = data.hold_out_items(log, fraction=FRACTION, seed=0)
-    cut = data.split_by_ratio(outer.train, test=0.1, seed=0)
-    inner = data.hold_out_items(cut.train, fraction=FRACTION, seed=1)
+    warm_split = data.split_by_ratio(outer.train, test=0.1, seed=0)
+    inner = data.hold_out_items(warm_split.train, fraction=FRACTION, seed=1)
     packages = "crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"
     report = Report(
         args.out, *packages, users=log.n_users, items=log.n_items, cold_items=outer.test.n_items,
         interactions=len(log),
     )  # fmt: skip
-    searched = train.grid({"rate": RATES, "lr": LEARNING_RATES})
-    history = fit(problem(inner, table), searched, args.epochs, args.every)
-    settings = chosen(history, searched)
+    search_runs = train.grid({"rate": RATES, "lr": LEARNING_RATES})
+    history = fit(make_problem(inner, table), search_runs, args.epochs, args.every)
+    settings = select_best(history, search_runs)
     print(settings)
-    final = problem(data.ColdItemSplit(cut.train, outer.test), table, cut.test)
+    final = make_problem(data.ColdItemSplit(warm_split.train, outer.test), table, warm_split.test)
     report.add([
         {"method": name, **{f"{k}_ndcg@{K}": x for k, x in values.items()}}
         for name, values in references(final).items()
     ])  # fmt: skip
     runs = train.grid({"rate": RATES}, range(args.seeds))
     runs["lr"] = np.array([settings[rate][0] for rate in runs["rate"].tolist()])
-    last = max(epochs for _, epochs in settings.values())
-    history = fit(final, runs, last, args.every)
+    max_epochs = max(epochs for _, epochs in settings.values())
+    history = fit(final, runs, max_epochs, args.every)
     entries = {entry["epoch"]: entry for entry in history}
     rows = []
     for rate in RATES:
         lr, epochs = settings[rate]
-        own = runs["rate"] == rate
+        rate_mask = runs["rate"] == rate
         row: dict[str, Any] = {"method": "features", "id_dropout": rate, "lr": lr, "epochs": epochs}
         for name in final.layouts:
-            values = np.asarray(entries[epochs][name])[own]
+            values = np.asarray(entries[epochs][name])[rate_mask]
             row |= {f"{name}_ndcg@{K}": float(values.mean()), f"{name}_std": float(values.std())}
         rows.append(row)
     report.add(rows)

@@ -57,16 +57,16 @@ class Case(NamedTuple):
 
 def simulate(n: int, rng: np.random.Generator) -> data.Interactions:
     """Returns the distinct pairs among ``n`` independent draws of a user and an item."""
-    share = np.arange(1.0, N_ITEMS + 1) ** -ZIPF
+    popularity = np.arange(1.0, N_ITEMS + 1) ** -ZIPF
     users = rng.integers(N_USERS, size=n)
-    items = rng.permutation(N_ITEMS)[rng.choice(N_ITEMS, n, p=share / share.sum())]
+    items = rng.permutation(N_ITEMS)[rng.choice(N_ITEMS, n, p=popularity / popularity.sum())]
     users, items = np.divmod(np.unique(users * N_ITEMS + items), N_ITEMS)
     return data.Interactions.from_arrays(
         users, items, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
     )
 
 
-def published(scores: np.ndarray) -> np.ndarray:
+def reference_distribution(scores: np.ndarray) -> np.ndarray:
     """Computes distribution function and density of the scores in float64, ``[2, n]``."""
     order = (DIM - 1) / 2
     constant = VARIANCE * math.sqrt(math.pi) * math.gamma(DIM / 2)
@@ -75,23 +75,23 @@ def published(scores: np.ndarray) -> np.ndarray:
         z = abs(x) / VARIANCE
         return (z / 2) ** order * special.kve(order, z) * math.exp(-z) / constant
 
-    below = [integrate.quad(density, -math.inf, x)[0] for x in scores]
-    return np.array([below, [density(x) for x in scores]])
+    cdf = [integrate.quad(density, -math.inf, x)[0] for x in scores]
+    return np.array([cdf, [density(x) for x in scores]])
 
 
 def largest_error(
-    case: Case, got: np.ndarray, distribution: np.ndarray, prior: np.ndarray
+    case: Case, values: np.ndarray, distribution: np.ndarray, prior: np.ndarray
 ) -> float:
     """Returns the largest relative error, given distribution function and density ``[2, n]``."""
-    got, prior = got.astype(np.float64), prior.astype(np.float64)
-    below, density = distribution
+    values, prior = values.astype(np.float64), prior.astype(np.float64)
+    cdf, density = distribution
     if case.rule == "density":
-        want = 2 * below * density * prior
+        expected = 2 * cdf * density * prior
     else:
-        want = below * prior / (below * prior + (1 - below) * (1 - prior))
+        expected = cdf * prior / (cdf * prior + (1 - cdf) * (1 - prior))
     if case.what == EXPECTATION:  # known up to a factor, so divide by the mean
-        got, want = got / got.mean(), want / want.mean()
-    return float(np.max(np.abs(got / want - 1)))
+        values, expected = values / values.mean(), expected / expected.mean()
+    return float(np.max(np.abs(values / expected - 1)))
 
 
 def check(rows: list[Row]) -> None:
@@ -137,8 +137,8 @@ def expectation(
 def measure(log: data.Interactions, params: Params, rounds: int) -> list[Row]:
     """Returns one row per contestant, SciPy first."""
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
-    by_item = weights.credibility_prior(log.item_counts)
-    prior, scores = by_item[items], score_all(params, users, items)
+    item_prior = weights.credibility_prior(log.item_counts)
+    prior, scores = item_prior[items], score_all(params, users, items)
     sample = jax.random.choice(jax.random.key(2), scores, (2**16,))
     runs: dict[Case, Callable[[], jax.Array]] = {
         Case("formula", rule, name): partial(formula, rule, scores, prior, distribution.fit(sample))
@@ -146,25 +146,29 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[Row]:
         for rule in RULES
     }
     for case in (Case(EXPECTATION, "density", KNOWN), Case(EXPECTATION, "posterior", SMOOTHED)):
-        confidence = tasks.ConfidenceEM(by_item, LAWS[case.law], rule=case.rule)
+        confidence = tasks.ConfidenceEM(item_prior, LAWS[case.law], rule=case.rule)
         runs[case] = partial(expectation, confidence, params, users, items)
 
-    few = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)
-    few_scores, few_priors = np.asarray(scores)[few], np.asarray(prior)[few]
-    parts = iter(np.array_split(few_scores.astype(np.float64), rounds))
+    subset = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)
+    subset_scores, subset_priors = np.asarray(scores)[subset], np.asarray(prior)[subset]
+    score_parts = iter(np.array_split(subset_scores.astype(np.float64), rounds))
 
-    def reference() -> tuple[float, np.ndarray]:
-        part = next(parts)
-        timing = timed(published, part)
+    def measure_reference() -> tuple[float, np.ndarray]:
+        part = next(score_parts)
+        timing = timed(reference_distribution, part)
         return len(part) / timing.seconds, timing.value
 
-    def speed(run: Callable[[], jax.Array]) -> float:
+    def measure_speed(run: Callable[[], jax.Array]) -> float:
         return len(log) / timed(lambda: jax.block_until_ready(run())).seconds
 
-    values = {case: np.asarray(run())[few] for case, run in runs.items()}  # compiles
+    values = {case: np.asarray(run())[subset] for case, run in runs.items()}  # compiles
     scipy = Case("SciPy", "density", KNOWN)
     turns = alternate(
-        {scipy: reference, **{case: partial(speed, run) for case, run in runs.items()}}, rounds
+        {
+            scipy: measure_reference,
+            **{case: partial(measure_speed, run) for case, run in runs.items()},
+        },
+        rounds,
     )
     distribution = np.concatenate([value for _, value in turns[scipy]], axis=1)
     turns[scipy] = [per_second for per_second, _ in turns[scipy]]
@@ -173,7 +177,7 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[Row]:
             **case._asdict(),
             "per_second": statistics.median(speeds),
             "per_second_max": max(speeds),
-            "largest_error": largest_error(case, values[case], distribution, few_priors)
+            "largest_error": largest_error(case, values[case], distribution, subset_priors)
             if case in values and case.law == KNOWN
             else None,
         }

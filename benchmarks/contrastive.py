@@ -30,14 +30,14 @@ from ._report import (
     count,
     one_line_errors,
     parser,
-    spread,
+    summarize,
     timed,
 )
 
 BATCH, DIM, TEMPERATURE = 256, 128, 0.5
 TAU_PLUS, ALPHA, BETA = 0.1, 0.9, 0.9
-RANKED = [(512, 510), (128, 2048), (64, 8192), (32, 32_766)]
-TURN = 5
+RANK_SHAPES = [(512, 510), (128, 2048), (64, 8192), (32, 32_766)]
+CALLS_PER_TURN = 5
 Call = Callable[[], Any]
 
 
@@ -97,19 +97,19 @@ def theirs(batch: int) -> dict[str, Call]:
     z1, z2 = (torch.from_numpy(x).requires_grad_() for x in embeddings(batch))
     n = 2 * batch
     partner = (torch.arange(n) + batch) % n
-    itself = torch.eye(n, dtype=torch.bool)
-    others = ~(itself | itself[partner])
+    is_self = torch.eye(n, dtype=torch.bool)
+    is_negative = ~(is_self | is_self[partner])
 
     def logits() -> Any:
         z = torch.cat([F.normalize(z1), F.normalize(z2)])
         return z @ z.T / TEMPERATURE
 
     def info_nce() -> Any:
-        return F.cross_entropy(logits().masked_fill(itself, -torch.inf), partner)
+        return F.cross_entropy(logits().masked_fill(is_self, -torch.inf), partner)
 
     def bayesian(rank: Any) -> Any:
         s = logits()
-        pos, neg = s[torch.arange(n), partner], s[others].view(n, n - 2)
+        pos, neg = s[torch.arange(n), partner], s[is_negative].view(n, n - 2)
         with torch.no_grad():
             u = rank(neg)
             a = (1 - 2 * ALPHA) * (1 - 2 * TAU_PLUS)
@@ -119,11 +119,11 @@ def theirs(batch: int) -> dict[str, Call]:
             weight = ((1 - BETA) * ALPHA + (BETA - ALPHA) * phi) / z / (b / 2 + a * phi)
         return F.softplus(torch.logsumexp(neg + weight.log(), 1) - pos).mean()
 
-    def by_sorting(neg: Any) -> Any:
-        found = torch.searchsorted(neg.sort(1).values, neg.contiguous(), right=True)
-        return found.float() / neg.shape[1]
+    def rank_by_sorting(neg: Any) -> Any:
+        counts = torch.searchsorted(neg.sort(1).values, neg.contiguous(), right=True)
+        return counts.float() / neg.shape[1]
 
-    def by_pairs(neg: Any) -> Any:
+    def rank_by_pairs(neg: Any) -> Any:
         return (neg[:, None, :] <= neg[:, :, None]).float().mean(2)
 
     def entry(value: Call, threads: int) -> Call:
@@ -136,13 +136,13 @@ def theirs(batch: int) -> dict[str, Call]:
 
         return run
 
-    forms = {
+    loss_fns = {
         "PyTorch InfoNCE, cross-entropy": info_nce,
-        "PyTorch Bayesian, sorted rows": partial(bayesian, by_sorting),
-        "PyTorch Bayesian, all pairs": partial(bayesian, by_pairs),
+        "PyTorch Bayesian, sorted rows": partial(bayesian, rank_by_sorting),
+        "PyTorch Bayesian, all pairs": partial(bayesian, rank_by_pairs),
     }
     entries = {}
-    for name, value in forms.items():
+    for name, value in loss_fns.items():
         for threads in THREADS:
             entries[f"{name}, eager, {threads} threads"] = entry(value, threads)
         compiled = torch.compile(value, dynamic=False)
@@ -150,26 +150,26 @@ def theirs(batch: int) -> dict[str, Call]:
     return entries
 
 
-def take_turns(entries: dict[str, Call], rounds: int) -> list[Row]:
+def time_entries(entries: dict[str, Call], rounds: int) -> list[Row]:
     """Times the entries alternately, a few calls each, after one call that compiles."""
     first = {name: timed(call).seconds for name, call in entries.items()}
 
     def turn(call: Call) -> list[float]:
         call()  # wakes this library's threads
-        return [1e3 * timed(call).seconds for _ in range(TURN)]
+        return [1e3 * timed(call).seconds for _ in range(CALLS_PER_TURN)]
 
     turns = alternate({name: partial(turn, call) for name, call in entries.items()}, rounds)
     return [
         {
             "name": name,
-            **spread("ms", list(itertools.chain(*times))),
+            **summarize("ms", list(itertools.chain(*times))),
             "first_call_seconds": first[name],
         }
         for name, times in turns.items()
     ]
 
 
-def rank_rows(rounds: int) -> list[Row]:
+def measure_ranking(rounds: int) -> list[Row]:
     """Measures nanoseconds per score of each method to rank rows, for several row lengths."""
     import jax
     import jax.numpy as jnp
@@ -190,10 +190,10 @@ def rank_rows(rounds: int) -> list[Row]:
         "binned_ecdf, 512 bins": partial(stats.binned_ecdf, bins=512),
     }
     rows = []
-    for n_rows, n in RANKED:
+    for n_rows, n in RANK_SHAPES:
         scores = jax.random.normal(jax.random.key(0), (n_rows, n))
         calls = {name: compiled(method, scores) for name, method in methods.items()}
-        for row in take_turns(calls, rounds):
+        for row in time_entries(calls, rounds):
             per_score = 1e6 * row["ms"] / scores.size
             rows.append({"name": row["name"], "row": n, "nanoseconds_per_score": per_score})
     return rows
@@ -236,7 +236,9 @@ def measure_memory(batch: int, bins: int | None) -> Row:
 def main() -> None:
     """Measures losses, ranks and memory."""
     arguments = parser(__doc__)
-    arguments.add_argument("--rounds", type=count, default=6, help=f"turns of {TURN} calls each")
+    arguments.add_argument(
+        "--rounds", type=count, default=6, help=f"turns of {CALLS_PER_TURN} calls each"
+    )
     arguments.add_argument(
         "--large", type=count, nargs="*", default=[1024, 4096, 16_384],
         help="batch sizes of the memory table",
@@ -248,8 +250,8 @@ def main() -> None:
     report = Report(args.out, "jax", "jaxlib", "torch", "numpy")
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-        report.add(take_turns({**ours(BATCH), **theirs(BATCH)}, args.rounds))
-    report.add(rank_rows(args.rounds), "ranks")
+        report.add(time_entries({**ours(BATCH), **theirs(BATCH)}, args.rounds))
+    report.add(measure_ranking(args.rounds), "ranks")
     cases = [(batch, 512) for batch in args.large]
     cases += [(batch, None) for batch in args.large if batch <= args.exact_up_to]
     if cases:

@@ -30,7 +30,7 @@ from .defaults import DATASETS
 
 DIM, K = 32, 20
 METRIC = f"ndcg@{K}"
-_MEASURED = 0.5
+_MEASURED_ALPHA = 0.5
 """Value of alpha that denotes the estimate, so that one program trains all points."""
 
 
@@ -67,20 +67,20 @@ METHODS: Mapping[str, Method] = {
 }  # fmt: skip
 
 
-def points_of(method: Method) -> list[dict[str, float]]:
+def list_points(method: Method) -> list[dict[str, float]]:
     """Returns the points of the grid, and then those among which the estimates decide on beta."""
     points = grid_points(method.grid)
     if "alpha" not in method.grid:
         return points
     return points + [
-        {"tau_plus": 1.0, "alpha": _MEASURED, "beta": beta} for beta in method.grid["beta"]
+        {"tau_plus": 1.0, "alpha": _MEASURED_ALPHA, "beta": beta} for beta in method.grid["beta"]
     ]
 
 
-def _measured(pos: Any, neg: Any, where: Any, hyperparams: dict[str, Any]) -> dict[str, Any]:
-    """Replaces an alpha of :data:`_MEASURED` by its estimate."""
-    given, found = hyperparams["alpha"], tasks.alpha_from_batch(pos, neg, where, hyperparams)
-    return {"alpha": jnp.where(given == _MEASURED, found["alpha"], given)}
+def _measure_alpha(pos: Any, neg: Any, where: Any, hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """Replaces an alpha of :data:`_MEASURED_ALPHA` by its estimate."""
+    alpha, estimate = hyperparams["alpha"], tasks.alpha_from_batch(pos, neg, where, hyperparams)
+    return {"alpha": jnp.where(alpha == _MEASURED_ALPHA, estimate["alpha"], alpha)}
 
 
 def measure(
@@ -91,7 +91,7 @@ def measure(
     method, density = METHODS[name], split.train.density
     family = FAMILIES[method.family]
     epochs = epochs or default_epochs(len(split.train))
-    points = points_of(method)
+    points = list_points(method)
     runs = train.grid({"point": range(len(points))}, range(n_seeds))
     sweep = {
         f"task.hyperparams.{key}": np.array([point[key] for point in points], np.float32)[
@@ -116,7 +116,7 @@ def measure(
         options=tasks.RankingOptions(
             n_pos=method.n_pos,
             l2_target="rows",
-            hyperparam_estimator=_measured if "alpha" in method.grid else None,
+            hyperparam_estimator=_measure_alpha if "alpha" in method.grid else None,
         ),
         seeds=runs["seeds"],
         sweep=sweep,
@@ -124,16 +124,16 @@ def measure(
     layout = metrics.eval_layout(data.union(split.train, split.valid), split.test)
     test = np.array([mean_ndcg(fitted.tables(i), layout) for i in range(fitted.n_runs)])
     valid = np.asarray(fitted.best_score)
-    third = next(entry for entry in fitted.history if entry["epoch"] >= epochs / 3)
-    early = np.asarray(third[f"valid_{METRIC}"])
+    third_entry = next(entry for entry in fitted.history if entry["epoch"] >= epochs / 3)
+    early_scores = np.asarray(third_entry[f"valid_{METRIC}"])
     rows = []
     for seed in range(n_seeds):
-        own = np.flatnonzero(runs["seeds"] == seed)
-        grid, auto = _parts(method, points, runs["point"][own])
-        grid, auto = own[grid], own[auto]
-        chosen = auto[np.argmax(early[auto])]
+        seed_runs = np.flatnonzero(runs["seeds"] == seed)
+        grid, auto = _split_runs(method, points, runs["point"][seed_runs])
+        grid, auto = seed_runs[grid], seed_runs[auto]
+        chosen = auto[np.argmax(early_scores[auto])]
         searched, best = grid[np.argmax(valid[grid])], grid[np.argmax(test[grid])]
-        alpha = third["alpha"][chosen] if "alpha" in third else np.nan
+        alpha = third_entry["alpha"][chosen] if "alpha" in third_entry else np.nan
         rows.append({
             "loss": name, "seed": seed, "epochs": epochs, "points": len(grid),
             "tau_plus": density, "alpha": float(alpha),
@@ -143,8 +143,8 @@ def measure(
             "regret_searched": 1 - test[chosen] / test[searched],
             "regret_best": 1 - test[chosen] / test[best],
             "cost": 1 + (len(auto) - 1) / 3,
-            **_of_point("searched", points[runs["point"][searched]]),
-            **_of_point("best", points[runs["point"][best]]),
+            **_point_columns("searched", points[runs["point"][searched]]),
+            **_point_columns("best", points[runs["point"][best]]),
         })  # fmt: skip
     return rows
 
@@ -158,29 +158,29 @@ def summarize(rows: Sequence[Row]) -> Row:
     row["seeds"] = len(rows)
     scores = METRIC, *(f"{METRIC}_{name}" for name in ("searched", "best", "worst"))
     for name in ("tau_plus", "alpha", "cost", *scores):
-        row[name] = np.mean([of_seed[name] for of_seed in rows]).item()
+        row[name] = np.mean([seed_row[name] for seed_row in rows]).item()
     for name in ("searched", "best"):
         row[f"regret_{name}"] = 1 - row[METRIC] / row[f"{METRIC}_{name}"]
-        row[f"regret_{name}_std"] = np.std([of_seed[f"regret_{name}"] for of_seed in rows]).item()
+        row[f"regret_{name}_std"] = np.std([seed_row[f"regret_{name}"] for seed_row in rows]).item()
     for name in rows[0]:
         if name == "beta" or name.startswith(("searched_", "best_")):
-            values = sorted({float(of_seed[name]) for of_seed in rows})
+            values = sorted({float(seed_row[name]) for seed_row in rows})
             row[name] = ", ".join(f"{value:g}" for value in values if not np.isnan(value))
     return row
 
 
-def _parts(
-    method: Method, points: list[dict[str, float]], place: np.ndarray
+def _split_runs(
+    method: Method, points: list[dict[str, float]], run_points: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns masks of the runs of the grid, and of those among which the estimates decide."""
     if "alpha" in method.grid:
-        measured = np.array([points[i]["alpha"] == _MEASURED for i in place])
+        measured = np.array([points[i]["alpha"] == _MEASURED_ALPHA for i in run_points])
         return ~measured, measured
-    estimated = np.array([points[i]["tau_plus"] == 1 for i in place])
-    return np.ones(len(place), bool), estimated
+    estimated = np.array([points[i]["tau_plus"] == 1 for i in run_points])
+    return np.ones(len(run_points), bool), estimated
 
 
-def _of_point(name: str, point: dict[str, float]) -> Row:
+def _point_columns(name: str, point: dict[str, float]) -> Row:
     """Returns the numbers of a point of the grid, NaN for those that the loss does not take."""
     return {f"{name}_{key}": point.get(key, np.nan) for key in ("tau_plus", "alpha", "beta")}
 

@@ -25,7 +25,7 @@ from crl_jax import baselines, data, metrics
 
 from ._comparison import check_names
 from ._report import RESULTS, Row, environment, one_line_errors, read_csv, write_csv
-from ._runs import kept_rows, read_json, run, show
+from ._runs import drop_replaced_rows, read_json, run, show
 
 METRIC = "ndcg@20"
 LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl")
@@ -35,22 +35,22 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     **{loss: ("--loss", loss) for loss in LOSSES},
 }
 """Flags of each method; none names a hyper-parameter."""
-_CHOOSING = ("auto", "lightgcn")
+_LOSS_CHOOSERS = ("auto", "lightgcn")
 """Methods that choose the loss, and blend models."""
-_CHOICE = 4
+_LOSS_CHOICE_RATIO = 4
 """Ratio of the time of a search that also chooses the loss and that of others."""
 IALS_L2 = (0.003, 0.01, 0.03)
 
 
-def part(
+def sample_core(
     log: data.Interactions, n_users: int, seed: int, k: int, share: float = 1.0
 ) -> data.Interactions:
     """Returns the k-core of a share of the interactions of some users."""
     rng = np.random.default_rng(seed)
     users = rng.permutation(log.n_users)[:n_users]
-    kept = np.isin(log.users, users) & (rng.random(len(log)) < share)
+    mask = np.isin(log.users, users) & (rng.random(len(log)) < share)
     pairs = (
-        ids[index[kept]] for ids, index in ((log.user_ids, log.users), (log.item_ids, log.items))
+        ids[index[mask]] for ids, index in ((log.user_ids, log.users), (log.item_ids, log.items))
     )
     return data.k_core(data.Interactions.from_arrays(*pairs), k)
 
@@ -61,27 +61,31 @@ def _training_part(folder: Path) -> data.Interactions:
 
 
 DATASETS: Mapping[str, Callable[[Path], data.Interactions]] = {
-    "ml-100k": lambda folder: part(_training_part(folder / "ml-100k"), 943, 0, 2),
-    "ml-100k-thin": lambda folder: part(_training_part(folder / "ml-100k"), 943, 5, 2, 0.2),
-    "ml-1m-thin": lambda folder: part(
+    "ml-100k": lambda folder: sample_core(_training_part(folder / "ml-100k"), 943, 0, 2),
+    "ml-100k-thin": lambda folder: sample_core(_training_part(folder / "ml-100k"), 943, 5, 2, 0.2),
+    "ml-1m-thin": lambda folder: sample_core(
         _training_part(folder / "ml-1m" / "pairs.txt"), 6040, 2, 5, 0.08
     ),
-    "gowalla-core": lambda folder: part(_training_part(folder / "gowalla"), 10_000, 3, 15),
-    "gowalla": lambda folder: part(_training_part(folder / "gowalla"), 6000, 0, 5),
-    "yelp-thin": lambda folder: part(_training_part(folder / "yelp2018"), 10_000, 2, 4, 0.2),
+    "gowalla-core": lambda folder: sample_core(_training_part(folder / "gowalla"), 10_000, 3, 15),
+    "gowalla": lambda folder: sample_core(_training_part(folder / "gowalla"), 6000, 0, 5),
+    "yelp-thin": lambda folder: sample_core(_training_part(folder / "yelp2018"), 10_000, 2, 4, 0.2),
     "simulated-dense": lambda folder: data.simulate(seed=3).interactions,
     "simulated-sparse": lambda folder: (
         data.simulate(n_users=3000, n_items=3000, n_exposed=60, seed=4).interactions
     ),
 }
-NEW: Mapping[str, Callable[[Path], data.Interactions]] = {
-    "ml-1m-users": lambda folder: part(_training_part(folder / "ml-1m" / "pairs.txt"), 900, 11, 5),
-    "ml-1m-half": lambda folder: part(
+NEW_DATASETS: Mapping[str, Callable[[Path], data.Interactions]] = {
+    "ml-1m-users": lambda folder: sample_core(
+        _training_part(folder / "ml-1m" / "pairs.txt"), 900, 11, 5
+    ),
+    "ml-1m-half": lambda folder: sample_core(
         _training_part(folder / "ml-1m" / "pairs.txt"), 2500, 12, 5, 0.3
     ),
-    "gowalla-sparse": lambda folder: part(_training_part(folder / "gowalla"), 8000, 13, 4, 0.5),
-    "yelp": lambda folder: part(_training_part(folder / "yelp2018"), 6000, 14, 5),
-    "yelp-core": lambda folder: part(_training_part(folder / "yelp2018"), 14_000, 15, 18),
+    "gowalla-sparse": lambda folder: sample_core(
+        _training_part(folder / "gowalla"), 8000, 13, 4, 0.5
+    ),
+    "yelp": lambda folder: sample_core(_training_part(folder / "yelp2018"), 6000, 14, 5),
+    "yelp-core": lambda folder: sample_core(_training_part(folder / "yelp2018"), 14_000, 15, 18),
     "simulated": lambda folder: (
         data.simulate(n_users=1500, n_items=2500, n_exposed=90, seed=16).interactions
     ),
@@ -105,7 +109,7 @@ def main() -> None:
     args = parser.parse_args()
     if not 0 <= args.minutes < float("inf"):
         parser.error(f"--minutes must be finite, at least 0, got {args.minutes:g}")
-    makers, prefix = (NEW, "new-") if args.new else (DATASETS, "")
+    makers, prefix = (NEW_DATASETS, "new-") if args.new else (DATASETS, "")
     check_names(parser, "--datasets", sorted(args.datasets or ()), makers)
     args.runs.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
@@ -117,28 +121,28 @@ def main() -> None:
         trainings = {(method, "defaults"): METHODS[method] for method in args.methods}
         trainings |= {
             (method, "defaults of one model"): (*METHODS[method], "--blend", "1")
-            for method in args.methods if method in _CHOOSING
+            for method in args.methods if method in _LOSS_CHOOSERS
         }  # fmt: skip
         if args.minutes:
             for method in [method for method in args.methods if method in args.searches]:
-                is_choice = method in _CHOOSING
-                minutes = args.minutes * (_CHOICE if is_choice else 1)
+                chooses_loss = method in _LOSS_CHOOSERS
+                minutes = args.minutes * (_LOSS_CHOICE_RATIO if chooses_loss else 1)
                 search = (*METHODS[method], "--tune", f"{minutes:g}")
                 trainings[method, "search"] = search
-                if is_choice:
+                if chooses_loss:
                     trainings[method, "search of one model"] = (*search, "--blend", "1")
         for (method, mode), flags in trainings.items():
             folder = args.runs / f"{name}-{method}-{mode}"
-            fixed = ("--data", str(path), "--k", "20", "--baselines", "none")
-            run("recommend", [*fixed, *flags], folder)
-            found = read_json(folder / "metrics.json")
+            common_flags = ("--data", str(path), "--k", "20", "--baselines", "none")
+            run("recommend", [*common_flags, *flags], folder)
+            run_metrics = read_json(folder / "metrics.json")
             rows.append({
                 "dataset": name, **sizes, "method": method, "mode": mode,
-                METRIC: found[METRIC], "seconds": found["seconds"],
-                "models": len(found["chosen"].get("blend", (None,))),
-                "chosen": " ".join(f"{k}={v}" for k, v in found["chosen"]["point"].items()),
+                METRIC: run_metrics[METRIC], "seconds": run_metrics["seconds"],
+                "models": len(run_metrics["chosen"].get("blend", (None,))),
+                "chosen": " ".join(f"{k}={v}" for k, v in run_metrics["chosen"]["point"].items()),
             })  # fmt: skip
-        rows += [{"dataset": name, **sizes, **row} for row in fitted(log)]
+        rows += [{"dataset": name, **sizes, **row} for row in evaluate_baselines(log)]
     about = environment("crl_jax", "jax", "jaxlib", "numpy")
     summary = write_results(args.out, prefix, rows, about, [*makers])
     show(summary, ("method", "mode", "rank", "regret", "worst", "seconds"))
@@ -159,24 +163,24 @@ def write_results(
       datasets: Datasets in the order of the file.
     """
     path = folder / f"{prefix}runs.csv"
-    keys, before = ("dataset", "method", "mode"), [_parsed(row) for row in read_csv(path)]
-    places = {tuple(row[key] for key in keys): i for i, row in enumerate(before)}
+    keys, before = ("dataset", "method", "mode"), [_parse_row(row) for row in read_csv(path)]
+    positions = {tuple(row[key] for key in keys): i for i, row in enumerate(before)}
 
-    def place(row: Row) -> tuple[int, int]:
+    def position(row: Row) -> tuple[int, int]:
         """Position of a row: that of the one that it replaces, or the end of its dataset."""
-        own = tuple(row[key] for key in keys)
-        return datasets.index(row["dataset"]), places.get(own, len(places))
+        row_key = tuple(row[key] for key in keys)
+        return datasets.index(row["dataset"]), positions.get(row_key, len(positions))
 
-    known, kept = {row["dataset"] for row in rows}, kept_rows(before, rows, keys)
-    found = sorted([*kept, *({**row, **about} for row in rows)], key=place)
-    with_regret([row for row in found if row["dataset"] in known])
-    write_csv(path, found)
-    summary = summarize(found)
+    new_sets, retained = {row["dataset"] for row in rows}, drop_replaced_rows(before, rows, keys)
+    merged = sorted([*retained, *({**row, **about} for row in rows)], key=position)
+    add_regret([row for row in merged if row["dataset"] in new_sets])
+    write_csv(path, merged)
+    summary = summarize(merged)
     write_csv(folder / f"{prefix}methods.csv", summary)
     return summary
 
 
-def _parsed(row: Row) -> Row:
+def _parse_row(row: Row) -> Row:
     """Returns a row of the file with numbers in place of their text."""
     floats = {name: float(row[name]) for name in (METRIC, "seconds", "regret") if row[name]}
     return {**row, **floats, "models": int(row["models"])}
@@ -191,7 +195,7 @@ def write(path: Path, log: data.Interactions) -> None:
         writer.writerows(zip(users, items, strict=True))
 
 
-def fitted(log: data.Interactions) -> list[Row]:
+def evaluate_baselines(log: data.Interactions) -> list[Row]:
     """Returns the scores of the baselines on the split of ``recommend``."""
     split = data.with_validation(data.split_by_ratio(log, test=0.2, seed=0), valid=0.2, seed=0)
     assert split.valid is not None
@@ -215,7 +219,7 @@ def fitted(log: data.Interactions) -> list[Row]:
     ]  # fmt: skip
 
 
-def with_regret(rows: list[Row]) -> None:
+def add_regret(rows: list[Row]) -> None:
     """Adds the relative difference to the best single trained model of the same dataset."""
     for row in rows:
         trained = [
@@ -228,24 +232,24 @@ def with_regret(rows: list[Row]) -> None:
 
 def summarize(rows: list[Row]) -> list[Row]:
     """Returns the mean rank among methods of equal mode, the mean and the worst regret."""
-    ranks: dict[tuple[str, str], list[float]] = {}
+    ranks_by_method: dict[tuple[str, str], list[float]] = {}
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         for mode in dict.fromkeys(row["mode"] for row in rows):
-            own = [row for row in rows if (row["dataset"], row["mode"]) == (dataset, mode)]
-            own.sort(key=lambda row: -row[METRIC])
-            for place, row in enumerate(own, 1):
-                ranks.setdefault((row["method"], mode), []).append(place)
-    found = []
-    for (method, mode), places in ranks.items():
-        own = [row for row in rows if (row["method"], row["mode"]) == (method, mode)]
-        regrets = [row["regret"] for row in own]
-        seconds = [row["seconds"] for row in own if row["seconds"] != ""]
-        found.append({
-            "method": method, "mode": mode, "datasets": len(own), "rank": float(np.mean(places)),
+            group = [row for row in rows if (row["dataset"], row["mode"]) == (dataset, mode)]
+            group.sort(key=lambda row: -row[METRIC])
+            for rank, row in enumerate(group, 1):
+                ranks_by_method.setdefault((row["method"], mode), []).append(rank)
+    summaries = []
+    for (method, mode), ranks in ranks_by_method.items():
+        group = [row for row in rows if (row["method"], row["mode"]) == (method, mode)]
+        regrets = [row["regret"] for row in group]
+        seconds = [row["seconds"] for row in group if row["seconds"] != ""]
+        summaries.append({
+            "method": method, "mode": mode, "datasets": len(group), "rank": float(np.mean(ranks)),
             "regret": float(np.mean(regrets)), "worst": float(np.max(regrets)),
             "seconds": float(np.median(seconds)) if seconds else "",
         })  # fmt: skip
-    return sorted(found, key=lambda row: row["regret"])
+    return sorted(summaries, key=lambda row: row["regret"])
 
 
 if __name__ == "__main__":

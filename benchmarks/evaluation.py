@@ -102,11 +102,11 @@ def run_jax(train: Csr, test: Csr, block_size: int, auc: bool) -> Callable[[], R
     def score_fn(params: Any, users: Any) -> Any:
         return jnp.matmul(params[0][users], params[1].T, precision="highest")
 
-    plan = jax.block_until_ready(metrics.eval_layout(train, test, block_size=block_size))
+    layout = jax.block_until_ready(metrics.eval_layout(train, test, block_size=block_size))
     params = tuple(map(jnp.asarray, embeddings()))
 
     def run() -> Row:
-        values = metrics.evaluate(score_fn, params, plan, ks=(K,), auc=auc)
+        values = metrics.evaluate(score_fn, params, layout, ks=(K,), auc=auc)
         return metrics.summarize(jax.block_until_ready(values))
 
     return run
@@ -213,11 +213,11 @@ def check(rows: list[Row]) -> None:
       SystemExit: If recall or NDCG differ by more than 0.1 %.
     """
     for row, name in itertools.product(rows, CHECKED):
-        got, wanted = row[name], rows[0][name]
-        if not abs(got - wanted) <= 1e-3 * wanted:
+        value, expected = row[name], rows[0][name]
+        if not abs(value - expected) <= 1e-3 * expected:
             raise SystemExit(
-                f"{row['library']}, blocks of {row['block_size']}: {name} is {got:.6f}, not "
-                f"{wanted:.6f}: not the same ranking"
+                f"{row['library']}, blocks of {row['block_size']}: {name} is {value:.6f}, not "
+                f"{expected:.6f}: not the same ranking"
             )
 
 

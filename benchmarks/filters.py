@@ -22,33 +22,33 @@ METRICS = ("recall@20", "ndcg@20")
 FILTERS = ("GF-CF", "BSPM", "ChebyCF")
 
 
-def _published(recall: float, ndcg: float, source: str) -> Row:
+def _published_row(recall: float, ndcg: float, source: str) -> Row:
     values = dict(zip((f"{name}_published" for name in METRICS), (recall, ndcg), strict=True))
     return {**values, "source": source}
 
 
 _PUBLISHED: Mapping[tuple[str, str], Row] = {
-    ("gowalla", "GF-CF"): _published(0.1850, 0.1518, "Kim et al., 2025"),
-    ("gowalla", "ChebyCF"): _published(0.1941, 0.1616, "Kim et al., 2025"),
-    ("gowalla", "BSPM"): _published(0.1920, 0.1597, "Choi et al., 2023"),
-    ("yelp2018", "BSPM"): _published(0.0720, 0.0593, "Choi et al., 2023"),
-    ("yelp2018", "GF-CF"): _published(0.0697, 0.0571, "Shen et al., 2021"),
+    ("gowalla", "GF-CF"): _published_row(0.1850, 0.1518, "Kim et al., 2025"),
+    ("gowalla", "ChebyCF"): _published_row(0.1941, 0.1616, "Kim et al., 2025"),
+    ("gowalla", "BSPM"): _published_row(0.1920, 0.1597, "Choi et al., 2023"),
+    ("yelp2018", "BSPM"): _published_row(0.0720, 0.0593, "Choi et al., 2023"),
+    ("yelp2018", "GF-CF"): _published_row(0.0697, 0.0571, "Shen et al., 2021"),
 }
 
 
 def models(dataset: str) -> Mapping[str, tuple[baselines.Baseline, Row]]:
     """Returns the filters by name, with the published metrics on this dataset and their source."""
-    sharpened = {
+    bspm_by_dataset = {
         "gowalla": baselines.BSPM(order=4, time=2.5, blurred=0.0, rank=448, weight=0.2),
         "yelp2018": baselines.BSPM(order=1, time=1.2, blurred=0.5, rank=384, weight=0.3),
     }
-    found: dict[str, baselines.Baseline] = {
+    filters: dict[str, baselines.Baseline] = {
         "GF-CF": baselines.GFCF(rank=256, weight=0.3),
-        "BSPM": sharpened[dataset],
+        "BSPM": bspm_by_dataset[dataset],
         # The published code has no settings for Yelp2018; those of Gowalla are taken unchanged.
         "ChebyCF": baselines.ChebyCF(order=8, flatness=1.5, rank=512, weight=0.2, power=0.4),
     }
-    return {name: (of, _PUBLISHED.get((dataset, name), {})) for name, of in found.items()}
+    return {name: (model, _PUBLISHED.get((dataset, name), {})) for name, model in filters.items()}
 
 
 def measure(split: data.HeldOutSplit, model: baselines.Baseline) -> Row:
@@ -75,9 +75,9 @@ def main() -> None:
     for dataset in args.datasets:
         split = data.load(args.data / dataset)
         assert isinstance(split, data.Split)
-        found = models(dataset)
+        filters = models(dataset)
         for name in args.filters:
-            model, published = found[name]
+            model, published = filters[name]
             row = {"dataset": dataset, "model": name, "settings": repr(model)}
             row |= {**measure(split, model), **published}
             record(args.out, [row], keys, about)

@@ -80,12 +80,12 @@ _STEPS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def _steps(*names: str) -> list[str]:
+def _view_flags(*names: str) -> list[str]:
     """Returns the flags of views with these steps alone."""
-    chosen = dict(_PLAIN)
+    options = dict(_PLAIN)
     for name in names:
-        chosen.update(_STEPS[name])
-    return [word for flag in chosen.items() for word in flag]
+        options.update(_STEPS[name])
+    return [word for flag in options.items() for word in flag]
 
 
 _KINDS = ("identity", "drop_nodes", "perturb_edges", "mask_attributes", "subgraph")
@@ -105,7 +105,7 @@ STUDIES = {
         f"Compositions beat single augmentations, crop with colour most ({_SIMCLR}, fig. 5)",
         "images",
         _CIFAR,
-        {f"{a}+{b}": _steps(a, b) for a, b in combinations_with_replacement(_STEPS, 2)},
+        {f"{a}+{b}": _view_flags(a, b) for a, b in combinations_with_replacement(_STEPS, 2)},
         "linear",
         "matrix",
         _IMAGE_SCALES,
@@ -196,14 +196,14 @@ STUDIES = {
 """Studies by name."""
 
 
-def flags_of(study: Study, dataset: str, scale: str, way: str, data: Path) -> list[str]:
+def build_flags(study: Study, dataset: str, scale: str, way: str, data: Path) -> list[str]:
     """Returns the flags of a run, except for its seeds and folder."""
-    chosen = study.scales[scale]
-    width = int(chosen[chosen.index("--width") + 1]) if "--width" in chosen else 0
+    common = study.scales[scale]
+    width = int(common[common.index("--width") + 1]) if "--width" in common else 0
     # A ResNet has 8 features for each channel of its first block.
     values = {"data": str(data), "features": str(8 * width)}
-    words = *chosen, *study.datasets[dataset], *study.ways[way]  # the last of equal flags counts
-    return [word.format(**values) for word in words]
+    flags = *common, *study.datasets[dataset], *study.ways[way]  # the last of equal flags counts
+    return [word.format(**values) for word in flags]
 
 
 def draw(name: str, rows: Sequence[Row], path: Path) -> None:
@@ -214,20 +214,20 @@ def draw(name: str, rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(size * len(panels), 4.2), layout="constrained")
     plot = {"bars": _bars, "matrix": _matrix, "curves": _curves}[study.plot]
     for axes, (dataset, scale) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
-        own = [row for row in rows if (row["dataset"], row["scale"]) == (dataset, scale)]
-        plot(axes, own, study.metric)
-        axes.set_title(f"{dataset}, {scale} scale, {own[0]['seeds']} seeds")
+        panel_rows = [row for row in rows if (row["dataset"], row["scale"]) == (dataset, scale)]
+        plot(axes, panel_rows, study.metric)
+        axes.set_title(f"{dataset}, {scale} scale, {panel_rows[0]['seeds']} seeds")
     figure.suptitle(f"Published: {study.finding}", wrap=True, fontsize=9)
     save_figure(figure, path)
 
 
-def _numbers(rows: Sequence[Row], name: str) -> np.ndarray:
+def _float_column(rows: Sequence[Row], name: str) -> np.ndarray:
     return np.array([float(row[name]) for row in rows])
 
 
 def _bars(axes: Axes, rows: Sequence[Row], metric: str) -> None:
     x = np.arange(len(rows))
-    mean, std = (_numbers(rows, name) for name in (metric, f"{metric}_std"))
+    mean, std = (_float_column(rows, name) for name in (metric, f"{metric}_std"))
     axes.errorbar(x, mean, std, fmt="o", capsize=4)
     axes.set_xticks(x, [row["way"].replace(" ", "\n") for row in rows])
     axes.set(xlim=(-0.5, len(rows) - 0.5), ylabel=f"{metric}, mean ± deviation over seeds")
@@ -239,7 +239,7 @@ def _matrix(axes: Axes, rows: Sequence[Row], metric: str) -> None:
     names = list(dict.fromkeys(pair[0] for pair in pairs))
     table = np.full((len(names), len(names)), np.nan)
     stds = np.full_like(table, np.nan)
-    means, deviations = (_numbers(rows, name) for name in (metric, f"{metric}_std"))
+    means, deviations = (_float_column(rows, name) for name in (metric, f"{metric}_std"))
     for (a, b), value, std in zip(pairs, means, deviations, strict=True):
         table[names.index(b), names.index(a)] = 100 * value
         stds[names.index(b), names.index(a)] = 100 * std
@@ -257,12 +257,14 @@ def _matrix(axes: Axes, rows: Sequence[Row], metric: str) -> None:
 
 
 def _curves(axes: Axes, rows: Sequence[Row], metric: str) -> None:
-    named = [row["way"].rsplit(" ", 1) for row in rows]
-    mean, std = (_numbers(rows, name) for name in (metric, f"{metric}_std"))
-    for kind in dict.fromkeys(name for name, _ in named):
-        own = [i for i, (name, _) in enumerate(named) if name == kind]
-        x = [float(named[i][1]) for i in own]
-        axes.errorbar(x, mean[own], std[own], fmt="o-", capsize=3, label=kind.replace("_", " "))
+    settings = [row["way"].rsplit(" ", 1) for row in rows]
+    mean, std = (_float_column(rows, name) for name in (metric, f"{metric}_std"))
+    for kind in dict.fromkeys(name for name, _ in settings):
+        indices = [i for i, (name, _) in enumerate(settings) if name == kind]
+        x = [float(settings[i][1]) for i in indices]
+        axes.errorbar(
+            x, mean[indices], std[indices], fmt="o-", capsize=3, label=kind.replace("_", " ")
+        )
     axes.set(xlabel="ratio", ylabel=metric)
     axes.legend()
     axes.grid(alpha=0.3)
@@ -285,8 +287,8 @@ def main() -> None:
     )
     if "--list" in sys.argv:
         for name, study in STUDIES.items():
-            sets = ", ".join(study.datasets)
-            print(f"{name}: {study.finding}; {len(study.ways)} settings on {sets}")
+            dataset_names = ", ".join(study.datasets)
+            print(f"{name}: {study.finding}; {len(study.ways)} settings on {dataset_names}")
         return
     args = parser.parse_args()
     study = STUDIES[args.study]
@@ -301,13 +303,13 @@ def main() -> None:
             way: args.runs / args.study / f"{dataset}-{scale}-{way.replace(' ', '-')}"
             for way in study.ways
         }
-        rows, each = measure(
-            study.command, partial(flags_of, study, dataset, scale), folders,
+        rows, seed_rows = measure(
+            study.command, partial(build_flags, study, dataset, scale), folders,
             {"dataset": dataset, "scale": scale}, metric=study.metric, n_seeds=args.seeds,
             data=args.data,
         )  # fmt: skip
         record(path, rows, ["dataset", "scale"], about)
-        record(args.out / f"{args.study}-per_seed.csv", each, ["dataset", "scale"], {})
+        record(args.out / f"{args.study}-per_seed.csv", seed_rows, ["dataset", "scale"], {})
         show(rows, ("way", study.metric, f"{study.metric}_std", "gain", "p"))
         draw(args.study, read_csv(path), path.with_suffix(".png"))
 

@@ -34,14 +34,16 @@ from experiments._compiler import tune_compiler
 
 from ._report import Report, count, one_line_errors, parser
 
-K, HELD_OUT, GIVEN, DIM = 20, 200, 0.8, 32
+K, HELD_OUT, GIVEN_FRACTION, DIM = 20, 200, 0.8, 32
 FIRST_DRAW = 10  # the defaults were chosen on draws 0 to 2
 RIDGES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 Similarity = Literal["inner", "cosine"]
 SIMILARITIES: tuple[Similarity, ...] = ("inner", "cosine")
 
 
-def trained(log: data.Interactions, similarity: Similarity, seed: int) -> dict[str, np.ndarray]:
+def train_tables(
+    log: data.Interactions, similarity: Similarity, seed: int
+) -> dict[str, np.ndarray]:
     """Trains a model on ``log`` and returns its tables."""
     fit = partial(
         tasks.fit_ranking,
@@ -69,15 +71,15 @@ def trained(log: data.Interactions, similarity: Similarity, seed: int) -> dict[s
 def hold_out(log: data.Interactions, draw: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the held-out users, and masks of their interactions for fold-in and for testing."""
     rng = np.random.default_rng(draw)
-    held = np.sort(rng.choice(np.flatnonzero(log.degrees >= 10), HELD_OUT, replace=False))
-    mine, test = np.isin(log.users, held), np.zeros(len(log), bool)
-    for user in held:
-        own = np.flatnonzero(log.users == user)
-        test[rng.permutation(own)[: round((1 - GIVEN) * len(own))]] = True
-    return held, mine & ~test, test
+    held_out = np.sort(rng.choice(np.flatnonzero(log.degrees >= 10), HELD_OUT, replace=False))
+    is_held_out, test = np.isin(log.users, held_out), np.zeros(len(log), bool)
+    for user in held_out:
+        user_rows = np.flatnonzero(log.users == user)
+        test[rng.permutation(user_rows)[: round((1 - GIVEN_FRACTION) * len(user_rows))]] = True
+    return held_out, is_held_out & ~test, test
 
 
-def matrix(log: data.Interactions, users: np.ndarray) -> np.ndarray:
+def to_dense(log: data.Interactions, users: np.ndarray) -> np.ndarray:
     """Returns the users' dense rows of 0 and 1."""
     rows = np.zeros((log.n_users, log.n_items))
     rows[log.users, log.items] = 1
@@ -109,24 +111,26 @@ def pairwise(items: np.ndarray, x: np.ndarray, l2: float = 0.1) -> np.ndarray:
     return vectors
 
 
-def weighted(items: np.ndarray, x: np.ndarray, weight: float, ridge: float) -> np.ndarray:
+def weighted_least_squares(
+    items: np.ndarray, x: np.ndarray, weight: float, ridge: float
+) -> np.ndarray:
     """Least squares with ``weight`` on items not given, and the intercept for equal weights."""
     centred = items - items.mean(axis=0)
     gram = centred.T @ centred
     penalty = ridge * np.trace(gram) / len(gram) * np.eye(len(gram))
-    own = (centred[row > 0] for row in x)
+    given_vectors = (centred[row > 0] for row in x)
     return np.stack([
         np.linalg.solve(weight * gram + (1 - weight) * h.T @ h + penalty, h.sum(axis=0))
-        for h in own
+        for h in given_vectors
     ])  # fmt: skip
 
 
 def measure(log: data.Interactions, similarity: Similarity, draw: int) -> dict[str, float]:
     """Computes NDCG@20 of every method on one draw."""
-    held, given, test = hold_out(log, draw)
-    without = log.select(~np.isin(log.users, held))
-    there = np.setdiff1d(np.arange(log.n_users), held)
-    x, wanted = matrix(log.select(given), held), matrix(log.select(test), held)
+    held_out, given, test = hold_out(log, draw)
+    train_log = log.select(~np.isin(log.users, held_out))
+    train_users = np.setdiff1d(np.arange(log.n_users), held_out)
+    x, wanted = to_dense(log.select(given), held_out), to_dense(log.select(test), held_out)
 
     n_wanted = jnp.asarray(wanted.sum(axis=1), jnp.int32)
 
@@ -134,37 +138,37 @@ def measure(log: data.Interactions, similarity: Similarity, draw: int) -> dict[s
         hits = np.take_along_axis(wanted, lists, 1)
         return float(np.mean(metrics.ndcg_at(jnp.asarray(hits > 0), n_wanted, k=K)))
 
-    def by_scores(scores: np.ndarray) -> float:
+    def ndcg_of_scores(scores: np.ndarray) -> float:
         return ndcg(np.argsort(-np.where(x > 0, -np.inf, scores), axis=1, kind="stable")[:, :K])
 
     model = Recommender.from_tables(
-        trained(without, similarity, draw), without, similarity=similarity
+        train_tables(train_log, similarity, draw), train_log, similarity=similarity
     )
-    upper = Recommender.from_tables(
-        trained(log.select(~test), similarity, draw), log.select(~test), similarity=similarity
+    upper_reference = Recommender.from_tables(
+        train_tables(log.select(~test), similarity, draw), log.select(~test), similarity=similarity
     )
     items = model.item_vectors.astype(np.float64)
-    users = model.user_vectors[there].astype(np.float64)
+    users = model.user_vectors[train_users].astype(np.float64)
     vectors: dict[str, Callable[[], np.ndarray]] = {
         "mean": lambda: x @ items,
-        "regression": lambda: regression(items, users, matrix(without, there), x),
-        "weighted": lambda: weighted(items, x, 0.1, 0.1),
+        "regression": lambda: regression(items, users, to_dense(train_log, train_users), x),
+        "weighted": lambda: weighted_least_squares(items, x, 0.1, 0.1),
     }
     if similarity == "inner":
         vectors["pairwise"] = lambda: pairwise(items, x)
     baskets = [log.item_ids[row > 0] for row in x]
 
-    def folded_in(ridge: float | None = None) -> float:
-        found = model.recommend_new(baskets, K, ridge=ridge).items
-        return ndcg(np.searchsorted(log.item_ids, found))
+    def fold_in_ndcg(ridge: float | None = None) -> float:
+        recommended = model.recommend_new(baskets, K, ridge=ridge).items
+        return ndcg(np.searchsorted(log.item_ids, recommended))
 
-    known = upper.recommend(log.user_ids[held], K).items
+    upper_items = upper_reference.recommend(log.user_ids[held_out], K).items
     return {
-        "popularity": by_scores(np.broadcast_to(without.item_counts, x.shape)),
-        **{name: by_scores(made() @ items.T) for name, made in vectors.items()},
-        **{f"ridge={ridge:g}": folded_in(ridge) for ridge in RIDGES},
-        "fold_in": folded_in(),
-        "trained": ndcg(np.searchsorted(log.item_ids, known)),
+        "popularity": ndcg_of_scores(np.broadcast_to(train_log.item_counts, x.shape)),
+        **{name: ndcg_of_scores(compute() @ items.T) for name, compute in vectors.items()},
+        **{f"ridge={ridge:g}": fold_in_ndcg(ridge) for ridge in RIDGES},
+        "fold_in": fold_in_ndcg(),
+        "trained": ndcg(np.searchsorted(log.item_ids, upper_items)),
     }
 
 
@@ -181,7 +185,7 @@ def main() -> None:
     split = data.read_split(args.data / "train.csv", args.data / "test.csv")
     log = data.union(split.train, split.test)
     packages = "crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"
-    report = Report(args.out, *packages, held_out=HELD_OUT, given=GIVEN)
+    report = Report(args.out, *packages, held_out=HELD_OUT, given=GIVEN_FRACTION)
     for similarity in SIMILARITIES:
         draws = range(FIRST_DRAW, FIRST_DRAW + args.draws)
         scores = {draw: measure(log, similarity, draw) for draw in draws}

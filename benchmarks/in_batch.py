@@ -33,7 +33,7 @@ from ._report import (
     count,
     one_line_errors,
     parser,
-    spread,
+    summarize,
     timed,
 )
 
@@ -41,16 +41,16 @@ DIM, TEMPERATURE = 64, 0.12
 BATCHES = [2048, 4096, 8192, 16_384]
 MASKS = {"crl_jax, training": "seen", "crl_jax, training, mask self": "self"}
 TILED = "crl_jax, tiled"
-TURN = 3
-MOST = 1e-4
+STEPS_PER_TURN = 3
+MAX_ERROR = 1e-4
 """Largest permitted error of a value or gradient, relative to the largest entry."""
 ROWS = 1024
 """Number of anchors whose scores the reference holds at a time."""
-Answer = tuple[Any, Any, Any]
+ValueAndGradients = tuple[Any, Any, Any]
 """Value, and the gradients with respect to users and items."""
 
 
-def rows_of(batch: int) -> tuple[np.ndarray, np.ndarray]:
+def make_embeddings(batch: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns correlated embeddings of users and of their items."""
     rng = np.random.default_rng(0)
     users = rng.normal(size=(batch, DIM))
@@ -58,7 +58,7 @@ def rows_of(batch: int) -> tuple[np.ndarray, np.ndarray]:
     return users.astype(np.float32), items.astype(np.float32)
 
 
-def training(batch: int, mask: Any) -> Callable[[], Answer]:
+def training(batch: int, mask: Any) -> Callable[[], ValueAndGradients]:
     """Returns the compiled loss and gradient of a training step, with the embeddings as tables."""
     import jax
     import jax.numpy as jnp
@@ -68,9 +68,9 @@ def training(batch: int, mask: Any) -> Callable[[], Answer]:
 
     tune_compiler()
 
-    everyone = np.arange(batch)
+    ids = np.arange(batch)
     task = tasks.Ranking.from_interactions(
-        data.Interactions.from_arrays(everyone, everyone),
+        data.Interactions.from_arrays(ids, ids),
         encoder=models.MatrixFactorization(batch, batch, DIM, similarity="cosine"),
         loss=losses.info_nce,
         hyperparams={"temperature": jnp.float32(TEMPERATURE)},
@@ -78,16 +78,16 @@ def training(batch: int, mask: Any) -> Callable[[], Answer]:
     )
     key, zero = jax.random.key(0), jnp.float32(0)
     _, model_state = task.init(key)
-    draw = task.batch(key, train.Batch(jnp.asarray(everyone), task.seen))
+    draw = task.batch(key, train.Batch(jnp.asarray(ids), task.seen))
     ctx = train.StepContext(key, jnp.int32(0), zero, jnp.ones(batch, bool), jnp.float32(batch))
 
-    def value(users: Any, items: Any, task: Any, *about: Any) -> Any:
-        return task.loss({"users": users, "items": items}, *about)[0]
+    def value(users: Any, items: Any, task: Any, *inputs: Any) -> Any:
+        return task.loss({"users": users, "items": items}, *inputs)[0]
 
-    return compiled(value, batch, task, model_state, draw, ctx)
+    return compile_step(value, batch, task, model_state, draw, ctx)
 
 
-def tiled(batch: int) -> Callable[[], Answer]:
+def tiled(batch: int) -> Callable[[], ValueAndGradients]:
     """Returns the tiled version of the same step."""
     from crl_jax import losses
 
@@ -95,50 +95,52 @@ def tiled(batch: int) -> Callable[[], Answer]:
         rows = losses.normalize(users), losses.normalize(items)
         return losses.tiled_tower_loss(losses.info_nce, *rows, temperature=TEMPERATURE)
 
-    return compiled(value, batch)
+    return compile_step(value, batch)
 
 
-def compiled(value: Callable[..., Any], batch: int, *about: Any) -> Callable[[], Answer]:
+def compile_step(
+    value: Callable[..., Any], batch: int, *inputs: Any
+) -> Callable[[], ValueAndGradients]:
     """Compiles value and gradient of a function of the embeddings and further arguments."""
     import jax
     import jax.numpy as jnp
 
-    rows = tuple(map(jnp.asarray, rows_of(batch)))
-    leaves, tree = jax.tree.flatten(about)
+    rows = tuple(map(jnp.asarray, make_embeddings(batch)))
+    leaves, tree = jax.tree.flatten(inputs)
 
     @jax.value_and_grad
-    def both(rows: Any, leaves: Any) -> Any:
+    def value_and_grad(rows: Any, leaves: Any) -> Any:
         return value(*rows, *jax.tree.unflatten(tree, leaves))
 
     # Passes leaves: `lower` would build the library's classes from objects that are not arrays.
-    step = jax.jit(both).lower(rows, leaves).compile()
+    step = jax.jit(value_and_grad).lower(rows, leaves).compile()
 
-    def run() -> Answer:
+    def run() -> ValueAndGradients:
         loss, gradients = jax.block_until_ready(step(rows, leaves))
         return loss, *gradients
 
     return run
 
 
-def torch_step(batch: int, threads: int) -> Callable[[], Answer]:
+def torch_step(batch: int, threads: int) -> Callable[[], ValueAndGradients]:
     """Returns the same step in PyTorch."""
     import torch
     from torch.nn import functional as F
 
     torch.set_num_threads(threads)
-    rows = [torch.from_numpy(x).requires_grad_() for x in rows_of(batch)]
-    own = torch.arange(batch)
+    rows = [torch.from_numpy(x).requires_grad_() for x in make_embeddings(batch)]
+    targets = torch.arange(batch)
 
-    def run() -> Answer:
+    def run() -> ValueAndGradients:
         users, items = map(F.normalize, rows)
         # Dividing the embeddings by the temperature costs less than dividing the scores.
-        loss = F.cross_entropy((users / TEMPERATURE) @ items.T, own)
+        loss = F.cross_entropy((users / TEMPERATURE) @ items.T, targets)
         return loss.detach(), *torch.autograd.grad(loss, rows)
 
     return run
 
 
-def build(name: str, batch: int) -> Callable[[], Answer]:
+def build(name: str, batch: int) -> Callable[[], ValueAndGradients]:
     """Returns the step of a contestant."""
     if name in MASKS:
         return training(batch, MASKS[name])
@@ -147,35 +149,38 @@ def build(name: str, batch: int) -> Callable[[], Answer]:
     return torch_step(batch, int(name.rpartition(" ")[2]))
 
 
-def reference(batch: int) -> Answer:
+def reference(batch: int) -> ValueAndGradients:
     """Computes value and gradients in float64, in blocks of anchors."""
-    raw = [x.astype(np.float64) for x in rows_of(batch)]
-    lengths = [np.linalg.norm(x, axis=1, keepdims=True) for x in raw]
-    users, items = (x / length for x, length in zip(raw, lengths, strict=True))
-    total, slopes = 0.0, [np.zeros_like(users), np.zeros_like(items)]
+    raw = [x.astype(np.float64) for x in make_embeddings(batch)]
+    norms = [np.linalg.norm(x, axis=1, keepdims=True) for x in raw]
+    users, items = (x / norm for x, norm in zip(raw, norms, strict=True))
+    total, unit_gradients = 0.0, [np.zeros_like(users), np.zeros_like(items)]
     for first in range(0, batch, ROWS):
-        some = slice(first, first + ROWS)
-        scores = users[some] @ items.T / TEMPERATURE
-        own = np.arange(len(scores)), np.arange(batch)[some]
-        power = np.exp(scores)
-        whole = power.sum(axis=1, keepdims=True)
-        total += np.sum(np.log(whole[:, 0]) - scores[own])
-        share = power / whole
-        share[own] -= 1
-        slopes[0][some] = share @ items
-        slopes[1] += share.T @ users[some]
-    of_users, of_items = (
-        (slope - unit * np.sum(slope * unit, axis=1, keepdims=True)) / length / TEMPERATURE / batch
-        for slope, unit, length in zip(slopes, (users, items), lengths, strict=True)
+        block = slice(first, first + ROWS)
+        scores = users[block] @ items.T / TEMPERATURE
+        positives = np.arange(len(scores)), np.arange(batch)[block]
+        exp_scores = np.exp(scores)
+        normalizer = exp_scores.sum(axis=1, keepdims=True)
+        total += np.sum(np.log(normalizer[:, 0]) - scores[positives])
+        probabilities = exp_scores / normalizer
+        probabilities[positives] -= 1
+        unit_gradients[0][block] = probabilities @ items
+        unit_gradients[1] += probabilities.T @ users[block]
+    user_gradients, item_gradients = (
+        (gradient - unit * np.sum(gradient * unit, axis=1, keepdims=True))
+        / norm
+        / TEMPERATURE
+        / batch
+        for gradient, unit, norm in zip(unit_gradients, (users, items), norms, strict=True)
     )
-    return total / batch, of_users, of_items
+    return total / batch, user_gradients, item_gradients
 
 
-def error_of(answer: Answer, wanted: Answer) -> float:
+def largest_error(result: ValueAndGradients, expected: ValueAndGradients) -> float:
     """Returns the largest error of value and gradients, each relative to its largest entry."""
     errors = [
-        np.abs(np.asarray(got) - want).max() / np.abs(want).max()
-        for got, want in zip(answer, wanted, strict=True)
+        np.abs(np.asarray(value) - reference_value).max() / np.abs(reference_value).max()
+        for value, reference_value in zip(result, expected, strict=True)
     ]
     return float(np.max(errors))  # propagates nan
 
@@ -183,8 +188,8 @@ def error_of(answer: Answer, wanted: Answer) -> float:
 def make(name: str, batch: int) -> tuple[tuple[float, list[Any]], Callable[[], Timing]]:
     """Returns memory and answer of a contestant's first step, and a timed step."""
     run = build(name, batch)
-    grown, answer = growth_mb(run)
-    return (grown, list(map(np.asarray, answer))), lambda: timed(run)._replace(value=None)
+    growth, result = growth_mb(run)
+    return (growth, list(map(np.asarray, result))), lambda: timed(run)._replace(value=None)
 
 
 def measure(batch: int, repeats: int) -> list[Row]:
@@ -195,12 +200,12 @@ def measure(batch: int, repeats: int) -> list[Row]:
     """
     names = [*MASKS, TILED, *(f"PyTorch, threads: {n}" for n in THREADS)]
     workers = {name: Worker(make, name, batch) for name in names}
-    wanted = reference(batch)
-    errors = {name: error_of(worker.first[1], wanted) for name, worker in workers.items()}
+    expected = reference(batch)
+    errors = {name: largest_error(worker.first[1], expected) for name, worker in workers.items()}
     for name, error in errors.items():
-        if not error <= MOST:
+        if not error <= MAX_ERROR:
             raise SystemExit(f"{name} of {batch} is wrong: off by {error:.2g}")
-    turns = alternate(workers, repeats, TURN)
+    turns = alternate(workers, repeats, STEPS_PER_TURN)
     rows = []
     for name, worker in workers.items():
         worker.end()
@@ -208,7 +213,7 @@ def measure(batch: int, repeats: int) -> list[Row]:
             {
                 "batch": batch,
                 "name": name,
-                **spread("step_ms", [1e3 * timing.seconds for timing in turns[name]]),
+                **summarize("step_ms", [1e3 * timing.seconds for timing in turns[name]]),
                 "step_cpu_ms": 1e3 * statistics.median(t.cpu_seconds for t in turns[name]),
                 "grown_mb": worker.first[0],
                 "error": errors[name],
@@ -225,7 +230,9 @@ def main() -> None:
     arguments.add_argument(
         "--batches", type=count, nargs="+", default=BATCHES, help="numbers of users per batch"
     )
-    arguments.add_argument("--repeats", type=count, default=5, help=f"turns of {TURN} steps each")
+    arguments.add_argument(
+        "--repeats", type=count, default=5, help=f"turns of {STEPS_PER_TURN} steps each"
+    )
     args = arguments.parse_args()
     report = Report(args.out, "jax", "jaxlib", "torch", "numpy", dim=DIM, temperature=TEMPERATURE)
     for batch in args.batches:

@@ -25,7 +25,7 @@ from ._report import (
     count,
     one_line_errors,
     parser,
-    spread,
+    summarize,
     timed,
 )
 
@@ -51,24 +51,24 @@ def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
         l2_target="rows",
     )
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE))
-    batches, plan = train.ArrayBatches(task.seen), train.TrainConfig(BATCH_SIZE)
+    batches, config = train.ArrayBatches(task.seen), train.TrainConfig(BATCH_SIZE)
 
     @jax.jit
     def start(task: Any, optimizer: Any) -> Any:
         return train.initial_state(task, optimizer, 0)
 
     def run(state: Any, epoch: Any, task: Any, optimizer: Any, batches: Any) -> Any:
-        steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
+        steps = batches.epoch(jax.random.fold_in(state.key, epoch), config)
         return train.run_steps(
-            task, optimizer, state, steps, config=plan, data=batches.data, epoch=epoch
+            task, optimizer, state, steps, config=config, data=batches.data, epoch=epoch
         )
 
-    compiled, state, number = train.jit(run, donate_argnums=0), start(task, optimizer), 0
+    compiled, state, epoch_index = train.jit(run, donate_argnums=0), start(task, optimizer), 0
 
     def epoch() -> float:
-        nonlocal state, number
-        state, report = compiled(state, np.int32(number), task, optimizer, batches)
-        number += 1
+        nonlocal state, epoch_index
+        state, report = compiled(state, np.int32(epoch_index), task, optimizer, batches)
+        epoch_index += 1
         return float(report["loss"])
 
     def tables() -> Tables:
@@ -101,9 +101,9 @@ def score(split: Any, tables: Tables) -> float:
 
     from crl_jax import metrics, models
 
-    plan = metrics.eval_layout(split.train, split.test)
+    layout = metrics.eval_layout(split.train, split.test)
     served = models.Tables(*map(jnp.asarray, tables))
-    values = metrics.evaluate(models.inner_scores, served, plan, ks=(K,), auc=False)
+    values = metrics.evaluate(models.inner_scores, served, layout, ks=(K,), auc=False)
     return metrics.summarize(values)[f"ndcg@{K}"]
 
 
@@ -147,7 +147,7 @@ def main() -> None:
             {
                 "name": name,
                 "first_epoch_seconds": workers[name].first.seconds,
-                **spread("epoch_seconds", [epoch.seconds for epoch in epochs]),
+                **summarize("epoch_seconds", [epoch.seconds for epoch in epochs]),
                 "epoch_cpu_seconds": statistics.median(epoch.cpu_seconds for epoch in epochs),
                 "last_loss": epochs[-1].value,
                 "peak_mb": peak,

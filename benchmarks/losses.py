@@ -21,7 +21,7 @@ from experiments.recommend.start import select_family
 
 from ._report import RESULTS, count, environment, one_line_errors
 from ._runs import per_seed, read_json, record, run, scores, show
-from ._significance import MAIN as METRIC
+from ._significance import MAIN_METRIC as METRIC
 from ._significance import compare_with, per_user
 
 PLAIN = "info_nce"
@@ -35,7 +35,7 @@ POINTS: Mapping[str, tuple[float, ...]] = {
 LOSSES = tuple(name for name, entry in OBJECTIVES.items() if not entry.candidates)
 
 
-def searched(loss: str) -> str:
+def searched_hyperparameter(loss: str) -> str:
     """Returns the name of the number that is searched for a loss."""
     return next(iter(select_family(loss, None, None).search), "lr")
 
@@ -54,7 +54,7 @@ def main() -> None:
     n_seeds = str(args.seeds)
     rows, seeds, users = [], [], []
     for loss in dict.fromkeys((PLAIN, *args.losses)):
-        folder, name = args.runs / loss, searched(loss)
+        folder, name = args.runs / loss, searched_hyperparameter(loss)
         values = ",".join(map(str, POINTS[name]))
         run(
             "recommend",
@@ -62,14 +62,14 @@ def main() -> None:
              "--search-seeds", n_seeds, "--seeds", n_seeds, "--k", "20", "--baselines", "none"],
             folder,
         )  # fmt: skip
-        found = read_json(folder / "metrics.json")
-        of_seeds = np.array([row[METRIC] for row in per_seed(folder)])
+        metrics = read_json(folder / "metrics.json")
+        seed_scores = np.array([row[METRIC] for row in per_seed(folder)])
         rows.append({
-            "loss": loss, "searched": name, "chosen": found["chosen"]["point"][name],
-            METRIC: scores(folder)[METRIC], f"{METRIC}_std": float(of_seeds.std(ddof=1)),
-            "seconds": found["seconds"],
+            "loss": loss, "searched": name, "chosen": metrics["chosen"]["point"][name],
+            METRIC: scores(folder)[METRIC], f"{METRIC}_std": float(seed_scores.std(ddof=1)),
+            "seconds": metrics["seconds"],
         })  # fmt: skip
-        seeds.append(of_seeds)
+        seeds.append(seed_scores)
         users.append(per_user([folder]))
     compare_with(0, rows, seeds, users)
     rows.sort(key=lambda row: -row[METRIC])

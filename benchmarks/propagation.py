@@ -34,7 +34,7 @@ from ._report import (
     count,
     one_line_errors,
     parser,
-    spread,
+    summarize,
     timed,
 )
 
@@ -72,7 +72,9 @@ def start_table(interactions: Any) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, DIM)).astype(np.float32)
 
 
-def normalised(users: np.ndarray, items: np.ndarray, n_users: int, n_items: int, dtype: Any) -> Any:
+def normalise_graph(
+    users: np.ndarray, items: np.ndarray, n_users: int, n_items: int, dtype: Any
+) -> Any:
     """Returns D^{-1/2} A D^{-1/2} as SciPy's CSR, users first."""
     import scipy.sparse as sp
 
@@ -85,10 +87,10 @@ def normalised(users: np.ndarray, items: np.ndarray, n_users: int, n_items: int,
     return matrix
 
 
-def matrix_of(interactions: Any, dtype: Any) -> Any:
+def interaction_matrix(interactions: Any, dtype: Any) -> Any:
     """Returns the normalised matrix of interactions."""
     log = interactions
-    return normalised(log.users, log.items, log.n_users, log.n_items, dtype)
+    return normalise_graph(log.users, log.items, log.n_users, log.n_items, dtype)
 
 
 def mean_of_layers(product: Callable[[Any], Any], table: Any) -> Any:
@@ -114,10 +116,10 @@ def ours(interactions: Any, layout: str) -> Contestant:
     weights = (1 / (N_LAYERS + 1),) * (N_LAYERS + 1)
 
     def loss(tables: Any, graph: Any) -> Any:
-        made = propagate(graph, tables, weights)
-        return 0.5 * sum(jnp.vdot(x, x) for x in made)
+        propagated = propagate(graph, tables, weights)
+        return 0.5 * sum(jnp.vdot(x, x) for x in propagated)
 
-    return compiled(
+    return compile_contestant(
         {
             "product": lambda tables, graph: propagate(graph, tables),
             "gradient": jax.grad(loss),
@@ -133,7 +135,7 @@ def other_jax(interactions: Any, name: str) -> Contestant:
     import jax.numpy as jnp
     from jax.experimental import sparse
 
-    matrix = matrix_of(interactions, np.float32)
+    matrix = interaction_matrix(interactions, np.float32)
     n = matrix.shape[0]
     table = jnp.asarray(start_table(interactions))
     columns = jnp.asarray(matrix.indices.astype(np.int32))
@@ -151,30 +153,30 @@ def other_jax(interactions: Any, name: str) -> Contestant:
 
         def product(graph: Any, table: Any) -> Any:
             rows, columns, values = graph
-            taken = values[:, None] * table[columns]
-            return jax.ops.segment_sum(taken, rows, n, indices_are_sorted=True)
+            messages = values[:, None] * table[columns]
+            return jax.ops.segment_sum(messages, rows, n, indices_are_sorted=True)
 
     @jax.custom_vjp
-    def mixed(table: Any, graph: Any) -> Any:
+    def mean_layers(table: Any, graph: Any) -> Any:
         return mean_of_layers(partial(product, graph), table)
 
-    mixed.defvjp(
-        lambda table, graph: (mixed(table, graph), graph),
-        lambda graph, slope: (mixed(slope, graph), None),
+    mean_layers.defvjp(
+        lambda table, graph: (mean_layers(table, graph), graph),
+        lambda graph, cotangent: (mean_layers(cotangent, graph), None),
     )
 
     def loss(table: Any, graph: Any) -> Any:
-        made = mixed(table, graph)
-        return 0.5 * jnp.vdot(made, made)
+        propagated = mean_layers(table, graph)
+        return 0.5 * jnp.vdot(propagated, propagated)
 
-    return compiled(
+    return compile_contestant(
         {"product": lambda table, graph: product(graph, table), "gradient": jax.grad(loss)},
         table,
         graph,
     )
 
 
-def compiled(functions: dict[str, Any], tables: Any, graph: Any) -> Contestant:
+def compile_contestant(functions: dict[str, Any], tables: Any, graph: Any) -> Contestant:
     """Returns a contestant that calls compiled JAX functions on the given arguments."""
     import jax
 
@@ -191,12 +193,12 @@ def compiled(functions: dict[str, Any], tables: Any, graph: Any) -> Contestant:
 
 def scipy_csr(interactions: Any) -> Contestant:
     """Returns SciPy's product, on one thread."""
-    matrix = matrix_of(interactions, np.float32)
+    matrix = interaction_matrix(interactions, np.float32)
     table = start_table(interactions)
 
     def gradient() -> np.ndarray:
-        made = mean_of_layers(matrix.__matmul__, table)
-        return mean_of_layers(matrix.__matmul__, made)
+        propagated = mean_of_layers(matrix.__matmul__, table)
+        return mean_of_layers(matrix.__matmul__, propagated)
 
     graph = matrix.data, matrix.indices, matrix.indptr
     return Contestant({"product": lambda: matrix @ table, "gradient": gradient}, graph)
@@ -219,9 +221,9 @@ def torch_csr(interactions: Any, threads: int) -> Contestant:
             return (matrix @ table).numpy()
 
     def gradient() -> np.ndarray:
-        made = lightgcn.propagate(matrix, table, N_LAYERS)
-        (slope,) = torch.autograd.grad(0.5 * made.square().sum(), table)
-        return slope.numpy()
+        propagated = lightgcn.propagate(matrix, table, N_LAYERS)
+        (table_gradient,) = torch.autograd.grad(0.5 * propagated.square().sum(), table)
+        return table_gradient.numpy()
 
     graph = matrix.crow_indices(), matrix.col_indices(), matrix.values()
     return Contestant({"product": product, "gradient": gradient}, graph)
@@ -243,15 +245,15 @@ def make(data: Path, dataset: str, name: str) -> tuple[Row, Callable[[str], Timi
     interactions = load(data, dataset)
     preparation = timed(build, interactions, name)
     calls, graph = preparation.value
-    matrix, table = matrix_of(interactions, np.float64), start_table(interactions)
+    matrix, table = interaction_matrix(interactions, np.float64), start_table(interactions)
     mean = partial(mean_of_layers, matrix.__matmul__)
-    wanted = {"product": matrix @ table.astype(np.float64), "gradient": mean(mean(table))}
+    expected = {"product": matrix @ table.astype(np.float64), "gradient": mean(mean(table))}
 
     def error(kind: str) -> float:
-        made = calls[kind]()
-        parts = made if isinstance(made, tuple) else (made,)  # tables of users and items
-        got = np.concatenate(list(map(np.asarray, parts)))
-        return float(np.abs(got - wanted[kind]).max())
+        result = calls[kind]()
+        parts = result if isinstance(result, tuple) else (result,)  # tables of users and items
+        values = np.concatenate(list(map(np.asarray, parts)))
+        return float(np.abs(values - expected[kind]).max())
 
     first = {
         "prepare_cpu_seconds": preparation.cpu_seconds,
@@ -281,7 +283,7 @@ def measure(data: Path, dataset: str, repeats: int, layouts: list[str] | None) -
     for kind in KINDS:
         calls = {name: partial(worker, kind) for name, worker in workers.items()}
         for row, timings in zip(rows, alternate(calls, repeats, 3).values(), strict=True):
-            row |= spread(f"{kind}_ms", [1e3 * timing.seconds for timing in timings])
+            row |= summarize(f"{kind}_ms", [1e3 * timing.seconds for timing in timings])
             row[f"{kind}_cpu_ms"] = 1e3 * statistics.median(t.cpu_seconds for t in timings)
         add_ratio(rows, f"{kind}_times_rows", f"{kind}_ms")
     for worker in workers.values():

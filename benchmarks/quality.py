@@ -53,14 +53,14 @@ def main() -> None:
         "--out", type=Path, default=RESULTS / "quality", help="folder for the results"
     )
     args = parser.parse_args()
-    form = RECIPE[args.encoder] + ("{}-search" if args.search else "{}")
-    with_recipe = [loss for loss in OBJECTIVES if form.format(loss) in RECIPES]
-    check_names(parser, "--losses", args.losses or (), with_recipe)
+    template = RECIPE[args.encoder] + ("{}-search" if args.search else "{}")
+    available_losses = [loss for loss in OBJECTIVES if template.format(loss) in RECIPES]
+    check_names(parser, "--losses", args.losses or (), available_losses)
     about = environment("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy")
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for loss in args.losses or with_recipe:
-        recipe = form.format(loss)
+    for loss in args.losses or available_losses:
+        recipe = template.format(loss)
         folder = args.runs / recipe
         run("recommend", ["--recipe", recipe, "--data", str(args.data), "--seed", "0"], folder)
         if args.search:
@@ -68,15 +68,15 @@ def main() -> None:
             continue
         shutil.copy(folder / "curves.png", args.out / f"{recipe}.png")
         key = {"encoder": args.encoder, "loss": loss}
-        last = json.loads((folder / "history.jsonl").read_text().splitlines()[-1])
+        last_entry = json.loads((folder / "history.jsonl").read_text().splitlines()[-1])
         row = {
             **key,
             **scores(folder),
             f"{METRIC}_published": PUBLISHED[args.encoder].get(loss),
-            "epochs": last["epoch"],
+            "epochs": last_entry["epoch"],
             "valid": read_json(folder / "config.json")["source"]["valid_fraction"],
         }
-        seeds = [{**key, **of_seed} for of_seed in per_seed(folder)]
+        seeds = [{**key, **seed_row} for seed_row in per_seed(folder)]
         record(args.out / "losses.csv", [row], list(key), about)
         record(args.out / "per_seed.csv", seeds, list(key), {})
         rows.append(row)

@@ -37,14 +37,14 @@ class Comparison(NamedTuple):
 
     def flags(self, dataset: str, way: str, data: Path) -> list[str]:
         """Returns the flags of a run, except for its seeds and folder."""
-        place = [flag.format(data=data, way=way) for flag in self.datasets[dataset]]
-        return [*place, *self.ways[way]]
+        data_flags = [flag.format(data=data, way=way) for flag in self.datasets[dataset]]
+        return [*data_flags, *self.ways[way]]
 
 
 def _ways(losses: Sequence[str], alpha_from: str) -> dict[str, tuple[str, ...]]:
     """Returns the flags of each loss; that of BCL estimates its α from ``alpha_from``."""
-    own = {"bayesian": ("--alpha-from", alpha_from)}
-    return {loss: ("--loss", loss, *own.get(loss, ())) for loss in losses}
+    extra_flags = {"bayesian": ("--alpha-from", alpha_from)}
+    return {loss: ("--loss", loss, *extra_flags.get(loss, ())) for loss in losses}
 
 
 _DEBIASED = ("info_nce", "debiased", "hard", "bayesian")
@@ -143,7 +143,7 @@ def main() -> None:
     metric = comparison.metric
     for dataset in args.datasets or comparison.datasets:
         folders = {way: args.runs / args.kind / f"{dataset}-{way}" for way in comparison.ways}
-        rows, of_seeds = measure(
+        rows, seed_rows = measure(
             comparison.command, partial(comparison.flags, dataset), folders, {"dataset": dataset},
             metric=metric, n_seeds=args.seeds, data=args.data,
         )  # fmt: skip
@@ -151,7 +151,7 @@ def main() -> None:
             published = comparison.published[dataset]
             rows[0][f"{metric}_published"], rows[0][f"{metric}_published_std"] = published
         record(args.out / f"{args.kind}.csv", rows, ["dataset"], about)
-        record(args.out / f"{args.kind}-per_seed.csv", of_seeds, ["dataset"], {})
+        record(args.out / f"{args.kind}-per_seed.csv", seed_rows, ["dataset"], {})
         show(rows, ("way", metric, f"{metric}_std", "gain", "p"))
 
 

@@ -38,21 +38,21 @@ from ._report import (
     one_line_errors,
     parser,
     print_table,
-    spread,
+    summarize,
     timed,
 )
 
 BATCH, SIZE, WIDTHS, TEMPERATURE, LEARNING_RATE = 128, 32, (512, 128), 0.5, 1e-3
-SPREAD = "crl_jax, a device for each core"
+SHARDED = "crl_jax, a device for each core"
 STEPS = {"10:16": 78, "18:16": 78, "18:32": 8, "18:64": 4}
 """Steps per turn, by network. Each call of ours allocates its memory from the system again, so in
 short turns our steps may appear slower than in training.
 """
-MOST = 1e-3
+MAX_ERROR = 1e-3
 """Largest permitted error of features and running averages, relative to the largest entry."""
 
 
-def settings_of(network: str, way: Any = "auto") -> Any:
+def parse_network(network: str, way: Any = "auto") -> Any:
     """Parses ``"18:32"`` as depth and width."""
     from crl_jax import models
 
@@ -60,14 +60,14 @@ def settings_of(network: str, way: Any = "auto") -> Any:
     return models.ResNet(depth, width=width, convolution=way)
 
 
-def given_views() -> np.ndarray:
+def random_views() -> np.ndarray:
     """Returns both views of a batch, ``[batch, 2, rows, columns, channels]``."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(BATCH, 1, SIZE, SIZE, 3))
     return (images + 0.3 * rng.normal(size=(BATCH, 2, SIZE, SIZE, 3))).astype(np.float32)
 
 
-def some_images() -> np.ndarray:
+def random_images() -> np.ndarray:
     """Returns a batch from which views are drawn, ``[batch, rows, columns, channels]``."""
     return np.random.default_rng(0).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8)
 
@@ -85,36 +85,36 @@ def ours(network: str, way: str, devices: int, views: str, steps: int) -> Callab
 
     tune_compiler()
 
-    build = models.BackboneWithHead(settings_of(network, way), models.Projection(WIDTHS))
+    module = models.BackboneWithHead(parse_network(network, way), models.Projection(WIDTHS))
 
     def pick(key: Any, pair: Any) -> Any:
         return pair[jax.random.randint(key, (), 0, 2)]
 
-    examples, view = given_views(), pick
+    examples, view = random_views(), pick
     if views == "drawn":
-        examples, view = some_images(), augment.ImageAugmentation.cifar10(size=SIZE)
-    task = tasks.SimCLR(models.Network(build), view, {"temperature": TEMPERATURE}, losses.info_nce)
+        examples, view = random_images(), augment.ImageAugmentation.cifar10(size=SIZE)
+    task = tasks.SimCLR(models.Network(module), view, {"temperature": TEMPERATURE}, losses.info_nce)
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE))
-    data, place = jnp.asarray(examples), jnp.tile(jnp.arange(BATCH), (steps, 1))
+    data, indices = jnp.asarray(examples), jnp.tile(jnp.arange(BATCH), (steps, 1))
     mesh = Mesh(np.array(jax.devices()), ("data",)) if devices > 1 else None
-    plan = train.TrainConfig(BATCH, mesh=mesh)
+    config = train.TrainConfig(BATCH, mesh=mesh)
     start = jax.jit(lambda: train.initial_state(task, optimizer, 0))
-    state, number = start(), 0
+    state, turn_index = start(), 0
     if mesh is not None:
         task = task.shard(mesh)
         state, data = jax.device_put((state, data), NamedSharding(mesh, PartitionSpec()))
 
-    def run(state: Any, number: Any, data: Any) -> Any:
-        keys = jax.random.split(jax.random.fold_in(state.key, number), steps)
-        order = train.Steps(keys, place, place >= 0, jnp.full((steps, 1), float(BATCH)))
-        return train.run_steps(task, optimizer, state, order, config=plan, data=data)
+    def run(state: Any, turn_index: Any, data: Any) -> Any:
+        keys = jax.random.split(jax.random.fold_in(state.key, turn_index), steps)
+        order = train.Steps(keys, indices, indices >= 0, jnp.full((steps, 1), float(BATCH)))
+        return train.run_steps(task, optimizer, state, order, config=config, data=data)
 
     compiled = train.jit(run, donate_argnums=0)
 
     def turn() -> float:
-        nonlocal state, number
-        state, report = compiled(state, np.int32(number), data)
-        number += 1
+        nonlocal state, turn_index
+        state, report = compiled(state, np.int32(turn_index), data)
+        turn_index += 1
         return float(report["loss"])
 
     return turn
@@ -127,16 +127,16 @@ def theirs(network: str, layout: str, threads: int, views: str, steps: int) -> C
     from ._torch_resnet import Trainer
 
     torch.set_num_threads(threads)
-    both = torch.from_numpy(np.concatenate(np.split(given_views(), 2, axis=1)).squeeze(1))
-    both = both.permute(0, 3, 1, 2)
+    images = torch.from_numpy(np.concatenate(np.split(random_views(), 2, axis=1)).squeeze(1))
+    images = images.permute(0, 3, 1, 2)
     view = None
     if views == "drawn":
         from .augment import kornia_view
 
-        both, view = torch.from_numpy(some_images()).permute(0, 3, 1, 2), kornia_view(SIZE)
-        both = torch.cat([both, both])
+        images, view = torch.from_numpy(random_images()).permute(0, 3, 1, 2), kornia_view(SIZE)
+        images = torch.cat([images, images])
     trainer = Trainer(
-        settings_of(network), both, view, WIDTHS, temperature=TEMPERATURE,
+        parse_network(network), images, view, WIDTHS, temperature=TEMPERATURE,
         learning_rate=LEARNING_RATE, channels_last=layout == "channels last",
     )  # fmt: skip
     return lambda: statistics.mean(trainer.step() for _ in range(steps))
@@ -152,7 +152,7 @@ def make(
     if name == "PyTorch":
         turn = theirs(network, layout, cores, views, steps)
     else:
-        turn = ours(network, layout, cores if name == SPREAD else 1, views, steps)
+        turn = ours(network, layout, cores if name == SHARDED else 1, views, steps)
 
     def call(last: bool = False) -> Any:
         return memory_mb() if last else timed(turn)
@@ -164,16 +164,16 @@ def measure(network: str, views: str, rounds: int, ways: list[str], steps: int |
     """Times the contestants with equal cores alternately, for each number of cores."""
     rows, steps = [], steps or STEPS.get(network, 8)
     for cores in THREADS:
-        own = ["crl_jax"] if cores == 1 else ["crl_jax", SPREAD]
-        names = [*itertools.product(own, ways), ("PyTorch", "channels last"),
+        our_names = ["crl_jax"] if cores == 1 else ["crl_jax", SHARDED]
+        names = [*itertools.product(our_names, ways), ("PyTorch", "channels last"),
                  ("PyTorch", "channels first")]  # fmt: skip
         workers = {
             name: Worker(make, network, *name, cores, views, steps, cores=cores) for name in names
         }
-        these = []
+        core_rows = []
         for (name, layout), turns in alternate(workers, rounds).items():
             worker = workers[name, layout]
-            these.append(
+            core_rows.append(
                 {
                     "network": network,
                     "views": views,
@@ -181,7 +181,7 @@ def measure(network: str, views: str, rounds: int, ways: list[str], steps: int |
                     "name": name,
                     "layout": layout,
                     "steps": steps,
-                    **spread("step_ms", [1e3 * turn.seconds / steps for turn in turns]),
+                    **summarize("step_ms", [1e3 * turn.seconds / steps for turn in turns]),
                     "step_cpu_ms": 1e3 * statistics.median(t.cpu_seconds for t in turns) / steps,
                     "turns": len(turns),
                     "first_seconds": worker.first.seconds,
@@ -190,9 +190,9 @@ def measure(network: str, views: str, rounds: int, ways: list[str], steps: int |
                 }
             )
             worker.end()
-        best = min(row["step_ms"] for row in these if row["name"] == "PyTorch")
-        add_ratio(these, "times_best_pytorch", "step_ms", best)
-        rows += these
+        best = min(row["step_ms"] for row in core_rows if row["name"] == "PyTorch")
+        add_ratio(core_rows, "times_best_pytorch", "step_ms", best)
+        rows += core_rows
     return rows
 
 
@@ -207,7 +207,7 @@ def check() -> None:
 
     from crl_jax import models
 
-    from ._torch_resnet import ResNet, variables_of
+    from ._torch_resnet import ResNet, convert_variables
 
     rows = []
     cases: Any = (18, "imagenet", 64), (50, "imagenet", 64), (18, "cifar", 32)
@@ -219,23 +219,30 @@ def check() -> None:
         images = torch.from_numpy(x).permute(0, 3, 1, 2)
         for mode in ("train", "eval"):
             reference.train(mode == "train")
-            before = jax.tree.map(np.copy, variables_of(reference, settings))
+            variables = jax.tree.map(np.copy, convert_variables(reference, settings))
             with torch.no_grad():
-                want = reference(images).numpy()
+                expected = reference(images).numpy()
             apply = jax.jit(models.Network(settings).apply, static_argnames="train")
-            got, rest = apply(*before, x, train=mode == "train")
-            row = {"network": depth, "stem": stem, "mode": mode, "features_off": off(got, want)}
-            after = variables_of(reference, settings)[1]
-            errors = map(off, jax.tree.leaves(rest), jax.tree.leaves(after))
+            features, batch_stats = apply(*variables, x, train=mode == "train")
+            row = {
+                "network": depth,
+                "stem": stem,
+                "mode": mode,
+                "features_off": relative_error(features, expected),
+            }
+            expected_stats = convert_variables(reference, settings)[1]
+            errors = map(
+                relative_error, jax.tree.leaves(batch_stats), jax.tree.leaves(expected_stats)
+            )
             rows.append({**row, "averages_off": max(errors)})
     print_table(rows)
-    if not all(max(row["features_off"], row["averages_off"]) <= MOST for row in rows):
+    if not all(max(row["features_off"], row["averages_off"]) <= MAX_ERROR for row in rows):
         raise SystemExit("features or running averages are not those of PyTorch.")
 
 
-def off(got: Any, want: np.ndarray) -> float:
+def relative_error(value: Any, expected: np.ndarray) -> float:
     """Returns the largest error, relative to the largest entry."""
-    return float(np.abs(np.asarray(got) - want).max() / np.abs(want).max())
+    return float(np.abs(np.asarray(value) - expected).max() / np.abs(expected).max())
 
 
 @one_line_errors

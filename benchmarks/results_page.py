@@ -93,17 +93,17 @@ Row = dict[str, Any]
 
 
 class _Cell(string.Formatter):
-    """Formats the values of a row; ``found`` tells whether any value is present."""
+    """Formats the values of a row; ``has_value`` is whether any value is present."""
 
-    found = False
+    has_value = False
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Any) -> Any:
         """Returns a value, an empty string if it is missing."""
         name = str(key)
         if name.endswith("_difference"):
-            own = name.removesuffix("_difference")
-            known = kwargs.get(f"{own}_published")
-            return float(kwargs[own]) / float(known) - 1 if known else ""
+            base = name.removesuffix("_difference")
+            published = kwargs.get(f"{base}_published")
+            return float(kwargs[base]) / float(published) - 1 if published else ""
         return kwargs.get(name, "")
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -117,7 +117,7 @@ class _Cell(string.Formatter):
         else:
             is_zero = "+" in format_spec and number == 0
             text = "" if is_zero else format(number, format_spec).replace("-", "−")
-        self.found |= bool(text)
+        self.has_value |= bool(text)
         return text
 
 
@@ -125,7 +125,7 @@ def cell(template: str, row: Row) -> str:
     """Returns a cell without the punctuation around missing values."""
     formatter = _Cell()
     text = formatter.vformat(template, (), row)
-    if not formatter.found and "{" in template:
+    if not formatter.has_value and "{" in template:
         return ""
     text = re.sub(r" ± (?= \(|$)", "", text)  # of a single seed
     return re.sub(r" ?\([,; ]*\)", "", re.sub(r"[,;] \)", ")", text)).strip(",; ")
@@ -135,13 +135,13 @@ def mean(rows: Sequence[Row]) -> Row:
     """Averages the numeric columns of rows; the others are those of the first row."""
     if len(rows) == 1:
         return rows[0]
-    found = dict(rows[0])
-    for name in found:
+    averaged = dict(rows[0])
+    for name in averaged:
         try:
-            found[name] = math.fsum(float(row[name]) for row in rows) / len(rows)
+            averaged[name] = math.fsum(float(row[name]) for row in rows) / len(rows)
         except ValueError:
             continue
-    return found
+    return averaged
 
 
 def table(definition: str, results: Path) -> str:
@@ -150,12 +150,14 @@ def table(definition: str, results: Path) -> str:
     Raises:
       ValueError: If no file or row matches, or a template has an unknown column.
     """
-    for name, form in FORMATS.items():
+    for name, expansion in FORMATS.items():
         definition = re.sub(
-            rf"{{([^{{}}:]+):{name}}}", lambda m, form=form: form.replace("X", m[1]), definition
+            rf"{{([^{{}}:]+):{name}}}",
+            lambda m, expansion=expansion: expansion.replace("X", m[1]),
+            definition,
         )
-    first, *lines = re.split(r" \| ", " ".join(definition.split()))
-    paths = [path for pattern in first.split() for path in sorted(results.glob(pattern))]
+    file_patterns, *lines = re.split(r" \| ", " ".join(definition.split()))
+    paths = [path for pattern in file_patterns.split() for path in sorted(results.glob(pattern))]
     rows = [
         {"file": path.relative_to(results).with_suffix("").as_posix(), **row}
         for path in paths
@@ -167,23 +169,23 @@ def table(definition: str, results: Path) -> str:
             name, _, pattern = line.removeprefix("where ").partition(" = ")
             rows = [row for row in rows if re.fullmatch(pattern, row.get(name, ""))]
     if not rows:
-        raise ValueError(f"no rows for the table of {first}")
-    known = set().union(*rows)
+        raise ValueError(f"no rows for the table of {file_patterns}")
+    known_columns = set().union(*rows)
     for _, name, _, _ in string.Formatter().parse("".join(map("".join, columns))):
-        if name and name.removesuffix("_difference") not in known:
-            raise ValueError(f"{first} has no column {name}")
-    fixed = [pair for pair in columns if not pair[0].startswith("across ")]
-    spread = [(h.removeprefix("across "), t) for h, t in columns if h.startswith("across ")]
+        if name and name.removesuffix("_difference") not in known_columns:
+            raise ValueError(f"{file_patterns} has no column {name}")
+    fixed_columns = [pair for pair in columns if not pair[0].startswith("across ")]
+    across_columns = [(h.removeprefix("across "), t) for h, t in columns if h.startswith("across ")]
     groups: dict[tuple[str, ...], dict[tuple[str, str], list[Row]]] = {}
     for row in rows:
-        own = groups.setdefault(tuple(cell(template, row) for _, template in fixed), {})
-        for header, template in spread:
-            own.setdefault((cell(header, row), template), []).append(row)
-    heads = list(dict.fromkeys(head for own in groups.values() for head in own))
-    cells = [[header for header, _ in fixed] + [header for header, _ in heads]]
+        group = groups.setdefault(tuple(cell(template, row) for _, template in fixed_columns), {})
+        for header, template in across_columns:
+            group.setdefault((cell(header, row), template), []).append(row)
+    heads = list(dict.fromkeys(head for group in groups.values() for head in group))
+    cells = [[header for header, _ in fixed_columns] + [header for header, _ in heads]]
     cells.append(["---"] * len(cells[0]))
-    for key, own in groups.items():
-        values = (cell(head[1], mean(own[head])) if head in own else "" for head in heads)
+    for key, group in groups.items():
+        values = (cell(head[1], mean(group[head])) if head in group else "" for head in heads)
         cells.append([*key, *values])
     return _markdown(cells)
 
@@ -205,8 +207,14 @@ def ledger(key: str, results: Path) -> str:
     if key == "counts":
         cells = [["source", "items", *states], ["---", *["--:"] * (1 + len(states))]]
         for source, title in sources.SOURCES.items():
-            of = [item.state for item in sources.select([source])]
-            cells.append([title, str(len(of)), *(str(of.count(state) or "") for state in states)])
+            item_states = [item.state for item in sources.select([source])]
+            cells.append(
+                [
+                    title,
+                    str(len(item_states)),
+                    *(str(item_states.count(state) or "") for state in states),
+                ]
+            )
         return _markdown(cells)
     cells = [["place", "item", "state", "where"], ["---"] * 4]
     for item in sources.select([key]):
@@ -221,8 +229,10 @@ def ledger(key: str, results: Path) -> str:
 
 def _link(path: Path, results: Path) -> str:
     """Returns a link to the figure of a result file, to its table, or to itself."""
-    shown = next((p for end in (".md", ".png") if (p := path.with_suffix(end)).exists()), path)
-    return f"[{path.stem}]({FILES}/{shown.relative_to(results).as_posix()})"
+    target = next(
+        (p for suffix in (".md", ".png") if (p := path.with_suffix(suffix)).exists()), path
+    )
+    return f"[{path.stem}]({FILES}/{target.relative_to(results).as_posix()})"
 
 
 def rewrite(page: str, results: Path) -> str:

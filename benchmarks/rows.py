@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ._processes import Worker
-from ._report import CORES, Report, Row, alternate, count, one_line_errors, parser, spread, timed
+from ._report import CORES, Report, Row, alternate, count, one_line_errors, parser, summarize, timed
 
 DIM, BATCH, STEPS, LEARNING_RATE = 64, 8192, 8, 1e-3
 SIZES = [100_000, 1_000_000, 10_000_000]
@@ -30,13 +30,13 @@ ADAM, ADAGRAD, SPARSE = "rows.adam", "rows.rowwise_adagrad", "PyTorch SparseAdam
 ORDER = [ADAM, SPARSE, DENSE, ADAGRAD]
 BLOCK = 1 << 16
 """Number of rows that the initial tables repeat."""
-MOST = 1e-4
+MAX_ERROR = 1e-4
 """Largest permitted error of a loss, or of a row after some steps."""
 SAMPLE = 200
 """Number of rows to compare."""
 Step = Callable[[Any, Any], Any]
 Start = Callable[[Any], Any]
-Waken = Callable[[Any, Any], list[Any]]
+ReadRows = Callable[[Any, Any], list[Any]]
 """Returns some rows of the carry's tables, with pending lazy updates applied."""
 Turn = Callable[[Any], float]
 """Takes steps on ids and returns the loss of the first."""
@@ -44,21 +44,21 @@ Sample = Callable[[], list[np.ndarray]]
 """Returns some rows of both tables in their current state."""
 
 
-def table_of(n: int, side: int) -> np.ndarray:
+def initial_table(n: int, side: int) -> np.ndarray:
     """Returns the initial rows of users (0) or items (1)."""
     rng = np.random.default_rng(side)
     block = rng.normal(0, 0.1, (BLOCK, DIM)).astype(np.float32)
     return np.resize(block, (n, DIM))
 
 
-def ids_of(n: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_ids(n: int, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns one turn's users ``[steps, batch]`` and items ``[steps, 2, batch]`` below n."""
     rng = np.random.default_rng(number)
     users = rng.integers(0, n, (STEPS, BATCH), dtype=np.int32)
     return users, rng.integers(0, n, (STEPS, 2, BATCH), dtype=np.int32)
 
 
-def loss_of(users: Any, items: Any) -> Any:
+def bpr_loss(users: Any, items: Any) -> Any:
     """Computes BPR of rows of users ``[batch, dim]`` and of items ``[2, batch, dim]``."""
     import jax.numpy as jnp
 
@@ -68,7 +68,7 @@ def loss_of(users: Any, items: Any) -> Any:
     return losses.bpr(scores[0], scores[1, :, None])
 
 
-def dense() -> tuple[Step, Start, Waken]:
+def dense() -> tuple[Step, Start, ReadRows]:
     """Returns a dense optimizer with gradients of whole tables."""
     import jax
     import optax
@@ -78,17 +78,17 @@ def dense() -> tuple[Step, Start, Waken]:
     def step(carry: Any, ids: Any) -> Any:
         tables, state, number = carry
 
-        def of_tables(tables: Any) -> Any:
-            return loss_of(*(table[at] for table, at in zip(tables, ids)))
+        def table_loss(tables: Any) -> Any:
+            return bpr_loss(*(table[index] for table, index in zip(tables, ids)))
 
-        value, grads = jax.value_and_grad(of_tables)(tables)
+        value, grads = jax.value_and_grad(table_loss)(tables)
         updates, state = tx.update(grads, state, tables)
         return (optax.apply_updates(tables, updates), state, number + 1), value
 
-    return step, tx.init, lambda carry, some: [table[some] for table in carry[0]]
+    return step, tx.init, lambda carry, indices: [table[indices] for table in carry[0]]
 
 
-def by_rows(name: str) -> tuple[Step, Start, Waken]:
+def by_rows(name: str) -> tuple[Step, Start, ReadRows]:
     """Returns a row optimizer that updates only the rows of the batch."""
     import jax
 
@@ -98,35 +98,35 @@ def by_rows(name: str) -> tuple[Step, Start, Waken]:
 
     def step(carry: Any, ids: Any) -> Any:
         tables, states, number = carry
-        read = [
-            rows.gather(rule, table, state, at.ravel(), number)
-            for table, state, at in zip(tables, states, ids)
+        gathers = [
+            rows.gather(rule, table, state, index.ravel(), number)
+            for table, state, index in zip(tables, states, ids)
         ]
 
-        def of_rows(values: Any) -> Any:
-            taken = (
-                value[opened.inverse].reshape(*at.shape, DIM)
-                for value, (opened, _), at in zip(values, read, ids)
+        def row_loss(values: Any) -> Any:
+            batch_rows = (
+                value[gathered.inverse].reshape(*index.shape, DIM)
+                for value, (gathered, _), index in zip(values, gathers, ids)
             )
-            return loss_of(*taken)
+            return bpr_loss(*batch_rows)
 
-        value, grads = jax.value_and_grad(of_rows)([opened.rows for opened, _ in read])
-        written = [
-            rows.scatter(rule, table, state, opened, grad, number)
-            for table, (opened, state), grad in zip(tables, read, grads)
+        value, grads = jax.value_and_grad(row_loss)([gathered.rows for gathered, _ in gathers])
+        updates = [
+            rows.scatter(rule, table, state, gathered, grad, number)
+            for table, (gathered, state), grad in zip(tables, gathers, grads)
         ]
-        tables, states = zip(*written)
+        tables, states = zip(*updates)
         return (tables, states, number + 1), value
 
-    def waken(carry: Any, some: Any) -> list[Any]:
+    def read_rows(carry: Any, indices: Any) -> list[Any]:
         tables, states, number = carry
-        few = [jax.tree.map(lambda x: x[some], state) for state in states]
+        selected_states = [jax.tree.map(lambda x: x[indices], state) for state in states]
         return [
-            rows.flush_lazy_updates(rule, table[some], state, number)[0]
-            for table, state in zip(tables, few)
+            rows.flush_lazy_updates(rule, table[indices], state, number)[0]
+            for table, state in zip(tables, selected_states)
         ]
 
-    return step, lambda tables: tuple(rows.init(rule, table) for table in tables), waken
+    return step, lambda tables: tuple(rows.init(rule, table) for table in tables), read_rows
 
 
 def ours(name: str, n: int) -> tuple[Turn, Sample]:
@@ -139,21 +139,23 @@ def ours(name: str, n: int) -> tuple[Turn, Sample]:
 
     tune_compiler()
 
-    step, start, waken = dense() if name == DENSE else by_rows(name.removeprefix("rows."))
+    step, start, read_rows = dense() if name == DENSE else by_rows(name.removeprefix("rows."))
 
     def turn(carry: Any, ids: Any) -> Any:
         return jax.lax.scan(step, carry, ids)
 
     compiled = train.jit(turn, donate_argnums=0)
-    tables = tuple(jnp.array(table_of(n, side)) for side in (0, 1))
-    kept = [(tables, start(tables), jnp.int32(0))]
+    tables = tuple(jnp.array(initial_table(n, side)) for side in (0, 1))
+    carry_cell = [(tables, start(tables), jnp.int32(0))]
     del tables
 
     def run(ids: Any) -> float:
-        kept[0], values = compiled(kept[0], jax.tree.map(jnp.asarray, ids))
+        carry_cell[0], values = compiled(carry_cell[0], jax.tree.map(jnp.asarray, ids))
         return float(values[0])
 
-    return run, lambda: [np.asarray(table) for table in waken(kept[0], jnp.arange(SAMPLE))]
+    return run, lambda: [
+        np.asarray(table) for table in read_rows(carry_cell[0], jnp.arange(SAMPLE))
+    ]
 
 
 def theirs(n: int) -> tuple[Turn, Sample]:
@@ -164,7 +166,7 @@ def theirs(n: int) -> tuple[Turn, Sample]:
     torch.set_num_threads(CORES)
     bags = [
         nn.EmbeddingBag.from_pretrained(
-            torch.from_numpy(table_of(n, side)), freeze=False, sparse=True, mode="sum"
+            torch.from_numpy(initial_table(n, side)), freeze=False, sparse=True, mode="sum"
         )
         for side in (0, 1)
     ]
@@ -175,7 +177,8 @@ def theirs(n: int) -> tuple[Turn, Sample]:
         first = 0.0
         for i in range(STEPS):
             users, items = (
-                bag(at[i].reshape(-1, 1)).reshape(*at[i].shape, DIM) for bag, at in zip(bags, ids)
+                bag(index[i].reshape(-1, 1)).reshape(*index[i].shape, DIM)
+                for bag, index in zip(bags, ids)
             )
             scores = (users * items).sum(-1)
             loss = nn.functional.softplus(scores[1] - scores[0]).mean()
@@ -191,11 +194,11 @@ def theirs(n: int) -> tuple[Turn, Sample]:
 def make(name: str, n: int) -> tuple[tuple[float, list[np.ndarray]], Callable[[int], float]]:
     """Returns the first loss and some rows after two turns, and a function of a timed turn."""
     run, sample = theirs(n) if name == SPARSE else ours(name, n)
-    first = run(ids_of(n, 0))
-    run(ids_of(n, 1))
+    first = run(draw_ids(n, 0))
+    run(draw_ids(n, 1))
 
     def turn(number: int) -> float:
-        return timed(run, ids_of(n, number)).seconds / STEPS
+        return timed(run, draw_ids(n, number)).seconds / STEPS
 
     return (first, sample()), turn
 
@@ -208,11 +211,11 @@ def measure(n: int, repeats: int) -> list[Row]:
     """
     pages = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     firsts, times = {}, {}
-    for together in ((DENSE, ADAGRAD), (ADAM, SPARSE)):
-        workers = {name: Worker(make, name, n // 2, env=pages) for name in together}
+    for pair in ((DENSE, ADAGRAD), (ADAM, SPARSE)):
+        workers = {name: Worker(make, name, n // 2, env=pages) for name in pair}
         firsts |= {name: worker.first for name, worker in workers.items()}
         check(n // 2, firsts)
-        numbers = {name: itertools.count(2) for name in together}
+        numbers = {name: itertools.count(2) for name in pair}
         calls = {
             name: lambda worker=worker, number=numbers[name]: worker(next(number))
             for name, worker in workers.items()
@@ -221,7 +224,11 @@ def measure(n: int, repeats: int) -> list[Row]:
         for worker in workers.values():
             worker.end()
     return [
-        {"rows": n, "name": name, **spread("step_ms", [1e3 * seconds for seconds in times[name]])}
+        {
+            "rows": n,
+            "name": name,
+            **summarize("step_ms", [1e3 * seconds for seconds in times[name]]),
+        }
         for name in ORDER
     ]
 
@@ -232,16 +239,16 @@ def check(n: int, firsts: dict[str, tuple[float, list[np.ndarray]]]) -> None:
     Raises:
       SystemExit: If an error exceeds floating-point tolerance.
     """
-    tables = [table_of(n, side).astype(np.float64)[:BLOCK] for side in (0, 1)]
-    users, items = (table[ids[0] % BLOCK] for table, ids in zip(tables, ids_of(n, 0)))
+    tables = [initial_table(n, side).astype(np.float64)[:BLOCK] for side in (0, 1)]
+    users, items = (table[ids[0] % BLOCK] for table, ids in zip(tables, draw_ids(n, 0)))
     scores = np.sum(users * items, axis=-1)
-    wanted = float(np.mean(np.logaddexp(0, scores[1] - scores[0])))
+    expected = float(np.mean(np.logaddexp(0, scores[1] - scores[0])))
     for name, (loss, rows) in firsts.items():
-        off = abs(loss - wanted)
+        error = abs(loss - expected)
         if name == ADAM:
-            off = max(off, *(np.abs(a - b).max() for a, b in zip(rows, firsts[DENSE][1])))
-        if not off <= MOST:
-            raise SystemExit(f"{name} with {2 * n} rows is wrong: off by {off:.2g}")
+            error = max(error, *(np.abs(a - b).max() for a, b in zip(rows, firsts[DENSE][1])))
+        if not error <= MAX_ERROR:
+            raise SystemExit(f"{name} with {2 * n} rows is wrong: off by {error:.2g}")
 
 
 @one_line_errors

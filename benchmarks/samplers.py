@@ -30,7 +30,7 @@ from ._report import (
     count,
     one_line_errors,
     parser,
-    spread,
+    summarize,
     timed,
 )
 
@@ -46,7 +46,9 @@ SETTINGS = {
     ),
 }  # fmt: skip
 # Names that identify host callbacks and transfers to the host in a compiled program.
-_TO_HOST = re.compile(r"outfeed|infeed|\bsend\(|\brecv\(|xla_python|xla_ffi_python", re.IGNORECASE)
+_HOST_TRANSFER = re.compile(
+    r"outfeed|infeed|\bsend\(|\brecv\(|xla_python|xla_ffi_python", re.IGNORECASE
+)
 
 
 def contestants(log: data.Interactions) -> dict[str, samplers.Sampler]:
@@ -69,7 +71,7 @@ def compile_epoch(
     sampler: samplers.Sampler, log: data.Interactions, setting: str
 ) -> tuple[Any, Any, bool]:
     """Returns an epoch with donated state, its state, and whether it has no host transfers."""
-    plan, optimizer, l2 = SETTINGS[setting]
+    config, optimizer, l2 = SETTINGS[setting]
     encoder = models.MatrixFactorization(log.n_users, log.n_items, DIM)
     task = tasks.Ranking.from_interactions(
         log, encoder=encoder, loss=losses.bpr, sampler=sampler, **l2
@@ -78,15 +80,15 @@ def compile_epoch(
 
     @partial(train.jit, donate_argnums=0)
     def epoch(state: Any, task: Any, number: Any, optimizer: Any, batches: Any) -> Any:
-        steps = batches.epoch(jax.random.fold_in(state.key, number), plan)
+        steps = batches.epoch(jax.random.fold_in(state.key, number), config)
         return train.run_steps(
-            task, optimizer, state, steps, config=plan, data=batches.data, epoch=number
+            task, optimizer, state, steps, config=config, data=batches.data, epoch=number
         )
 
     state = train.initial_state(task, optimizer, 0)
     state = jax.tree.map(jnp.copy, state)  # own buffers, to be donated
     compiled = epoch.lower(state, task, np.int32(0), optimizer, batches).compile()
-    on_device = not _TO_HOST.search(compiled.as_text() or "")
+    on_device = not _HOST_TRANSFER.search(compiled.as_text() or "")
 
     def run(state: Any, number: Any) -> Any:
         return compiled(state, task, number, optimizer, batches)
@@ -105,7 +107,7 @@ def measure(log: data.Interactions, setting: str, rounds: int) -> list[Row]:
         {
             "setting": setting,
             "sampler": name,
-            **spread("epoch_ms", times),
+            **summarize("epoch_ms", times),
             "no_host_transfer": on_device[name],
         }
         for name, times in alternate(calls, rounds).items()

@@ -32,13 +32,13 @@ from ._report import CORES, Report, Row, count, one_line_errors, parser, timed
 
 DIM, BATCH, LEARNING_RATE, SGD_RATE, WEIGHT_DECAY, K = 64, 65_536, 1e-3, 0.05, 1e-6, 20
 EPOCHS = 2
-MOST = 1e-5
+MAX_DIFFERENCE = 1e-5
 """Largest permitted difference of others' NDCG@20 from ours, which ranks the same scores."""
 
 
-def figures(seconds: float, **more: Any) -> Row:
+def make_row(seconds: float, **columns: Any) -> Row:
     """Returns seconds, and peak gigabytes of this process."""
-    return {"seconds": seconds, "gigabytes": memory_mb() / 1e3, **more}
+    return {"seconds": seconds, "gigabytes": memory_mb() / 1e3, **columns}
 
 
 def save(path: Path, content: Any) -> None:
@@ -47,7 +47,7 @@ def save(path: Path, content: Any) -> None:
         pickle.dump(content, file)
 
 
-def saved(path: Path) -> Any:
+def load_saved(path: Path) -> Any:
     """Returns what an earlier stage saved."""
     with path.open("rb") as file:
         return pickle.load(file)  # noqa: S301 - written by this benchmark
@@ -61,7 +61,7 @@ def simulate(folder: Path, sizes: Namespace) -> Row:
         data.simulate_shards, folder / "shards", n_users=sizes.users, n_items=sizes.items,
         n_interactions=sizes.interactions, n_shards=sizes.shards,
     )  # fmt: skip
-    return figures(timed(write).seconds)
+    return make_row(timed(write).seconds)
 
 
 def load_csv(folder: Path, _: Namespace) -> Row:
@@ -75,7 +75,7 @@ def load_csv(folder: Path, _: Namespace) -> Row:
     before = memory_mb() / 1e3
     seconds = timed(data.read, path).seconds
     path.unlink()
-    return figures(seconds, gigabytes_before=before)
+    return make_row(seconds, gigabytes_before=before)
 
 
 def load(folder: Path, _: Namespace) -> Row:
@@ -84,7 +84,7 @@ def load(folder: Path, _: Namespace) -> Row:
 
     reading = timed(data.read, sorted((folder / "shards").iterdir()))
     log = reading.value
-    row = figures(
+    row = make_row(
         reading.seconds, n_interactions=len(log), n_users=log.n_users, n_items=log.n_items
     )
     ids = np.arange(log.n_users), np.arange(log.n_items)  # lists are compared by index
@@ -96,9 +96,9 @@ def split(folder: Path, _: Namespace) -> Row:
     """Splits off a twentieth of the interactions as the test part."""
     from crl_jax import data
 
-    log = saved(folder / "log.pkl")
+    log = load_saved(folder / "log.pkl")
     splitting = timed(partial(data.split_by_ratio, log, test=0.05, seed=0))
-    row = figures(splitting.seconds)
+    row = make_row(splitting.seconds)
     save(folder / "split.pkl", dict(splitting.value.parts()))
     return row
 
@@ -107,7 +107,7 @@ def train(folder: Path, _: Namespace) -> Row:
     """Trains with Adam, and saves the tables."""
     from crl_jax import train as engine
 
-    seen = saved(folder / "split.pkl")["train"]
+    seen = load_saved(folder / "split.pkl")["train"]
     by_rows = engine.prefer_row_updates(seen.n_users + seen.n_items, 3 * BATCH, "cpu")
     kind = engine.RowOptimizer if by_rows else engine.Optimizer
     optimizer = kind(LEARNING_RATE, WEIGHT_DECAY)
@@ -121,7 +121,7 @@ def train_sgd(folder: Path, _: Namespace) -> Row:
     from crl_jax import train as engine
 
     optimizer = engine.RowOptimizer(SGD_RATE, WEIGHT_DECAY, rule=engine.rows.sgd)
-    return _fit(saved(folder / "split.pkl")["train"], optimizer, "by rows")[1]
+    return _fit(load_saved(folder / "split.pkl")["train"], optimizer, "by rows")[1]
 
 
 def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Row]:
@@ -144,7 +144,7 @@ def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Row]:
             hooks=[engine.Progress(lambda _: ends.append(time.perf_counter()))],
         )
     )
-    return fit.value.tables(), figures(ends[-1] - ends[-2], fit_seconds=fit.seconds, way=way)
+    return fit.value.tables(), make_row(ends[-1] - ends[-2], fit_seconds=fit.seconds, way=way)
 
 
 def evaluate(folder: Path, sizes: Namespace) -> Row:
@@ -154,21 +154,21 @@ def evaluate(folder: Path, sizes: Namespace) -> Row:
 
     from crl_jax import metrics, models
 
-    parts, tables = saved(folder / "split.pkl"), saved(folder / "tables.pkl")
+    parts, tables = load_saved(folder / "split.pkl"), load_saved(folder / "tables.pkl")
     tables = models.Tables(**jax.tree.map(jnp.asarray, tables))
-    test = parts["test"].select(_some(parts["test"], sizes)[parts["test"].users])
-    plan = timed(metrics.eval_layout, parts["train"], test)
+    test = parts["test"].select(_test_user_mask(parts["test"], sizes)[parts["test"].users])
+    layout = timed(metrics.eval_layout, parts["train"], test)
 
     def run() -> Any:
         return jax.block_until_ready(
-            metrics.evaluate(models.inner_scores, tables, plan.value, ks=(K,), auc=False)
+            metrics.evaluate(models.inner_scores, tables, layout.value, ks=(K,), auc=False)
         )
 
     first, second = timed(run), timed(run)
-    return figures(
-        plan.seconds + second.seconds, plan_seconds=plan.seconds, first_seconds=first.seconds,
+    return make_row(
+        layout.seconds + second.seconds, plan_seconds=layout.seconds, first_seconds=first.seconds,
         second_seconds=second.seconds, ndcg=float(second.value[f"ndcg@{K}"].mean()),
-        users=len(plan.value.users),
+        users=len(layout.value.users),
     )  # fmt: skip
 
 
@@ -176,24 +176,24 @@ def recommend(folder: Path, _: Namespace) -> Row:
     """Computes the top-k items of every user, excluding training items."""
     from crl_jax import serving
 
-    seen, tables = saved(folder / "split.pkl")["train"], saved(folder / "tables.pkl")
+    seen, tables = load_saved(folder / "split.pkl")["train"], load_saved(folder / "tables.pkl")
 
     def lists() -> np.ndarray:
         recommender = serving.Recommender.from_tables(tables, seen)
         return recommender.recommend(np.arange(seen.n_users), K).items
 
-    return _recommended(lists, seen)
+    return _time_recommendations(lists, seen)
 
 
-def _recommended(lists: Callable[[], np.ndarray], seen: Any) -> Row:
+def _time_recommendations(lists: Callable[[], np.ndarray], seen: Any) -> Row:
     """Times the lists; raises SystemExit if one is short or contains a training item."""
     seconds, _, items = timed(lists)
     pairs = np.arange(len(items))[:, None] * seen.n_items + items
-    known = seen.users.astype(np.int64) * seen.n_items + seen.items
-    place = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
-    if items.shape != (seen.n_users, K) or np.any(known[place] == pairs):
+    seen_pairs = seen.users.astype(np.int64) * seen.n_items + seen.items
+    positions = np.minimum(np.searchsorted(seen_pairs, pairs), len(seen_pairs) - 1)
+    if items.shape != (seen.n_users, K) or np.any(seen_pairs[positions] == pairs):
         raise SystemExit("a list of recommendations is short or has training items")
-    return figures(seconds, users=seen.n_users)
+    return make_row(seconds, users=seen.n_users)
 
 
 def torch_train(folder: Path, _: Namespace) -> Row:
@@ -211,22 +211,22 @@ def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Row:
     from torch import nn
 
     torch.set_num_threads(CORES)
-    seen = saved(folder / "split.pkl")["train"]
+    seen = load_saved(folder / "split.pkl")["train"]
     users, items = (torch.from_numpy(np.array(x)).long() for x in (seen.users, seen.items))
 
     def epoch(tables: Any, optimizer: Any) -> None:
         order = torch.randperm(len(users))
         negatives = torch.randint(seen.n_items, (len(users),))
-        for at in order.split(BATCH):
-            user = tables[0](users[at])
-            pos, neg = tables[1](items[at]), tables[1](negatives[at])
+        for batch in order.split(BATCH):
+            user = tables[0](users[batch])
+            pos, neg = tables[1](items[batch]), tables[1](negatives[batch])
             loss = nn.functional.softplus((user * (neg - pos)).sum(-1)).mean()
-            loss = loss + WEIGHT_DECAY * sum((x**2).sum() for x in (user, pos, neg)) / len(at)
+            loss = loss + WEIGHT_DECAY * sum((x**2).sum() for x in (user, pos, neg)) / len(batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
-    found = {}
+    seconds_by_way = {}
     for way, name in ways.items():
         torch.manual_seed(0)
         sparse = way == "by rows"
@@ -236,43 +236,45 @@ def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Row:
         kind: Any = getattr(torch.optim, name)
         fused = {} if sparse else {"fused": True}
         optimizer = kind([table.weight for table in tables], lr=rate, **fused)
-        found[way] = timed(epoch, tables, optimizer).seconds
-    way = min(found, key=lambda name: found[name])
-    both = {f"{name.replace(' ', '_')}_seconds": seconds for name, seconds in found.items()}
-    return figures(found[way], way=way, **both)
+        seconds_by_way[way] = timed(epoch, tables, optimizer).seconds
+    way = min(seconds_by_way, key=lambda name: seconds_by_way[name])
+    way_columns = {
+        f"{name.replace(' ', '_')}_seconds": seconds for name, seconds in seconds_by_way.items()
+    }
+    return make_row(seconds_by_way[way], way=way, **way_columns)
 
 
 def torch_evaluate(folder: Path, sizes: Namespace) -> Row:
     """Computes NDCG of the same users in blocks."""
     import torch
 
-    parts = saved(folder / "split.pkl")
+    parts = load_saved(folder / "split.pkl")
     seen, test = parts["train"], parts["test"]
-    chosen = np.flatnonzero(_some(test, sizes) & (test.degrees > 0))
+    chosen = np.flatnonzero(_test_user_mask(test, sizes) & (test.degrees > 0))
     discounts = 1 / np.log2(np.arange(2, K + 2))
 
     def ndcg() -> float:
         total = 0.0
-        for at, top in _torch_lists(folder, seen, chosen):
-            width = int(test.degrees[at].max())
-            wanted = np.full((len(at), width), -1)
-            for row, user in enumerate(at):
-                own = test.items[test.indptr[user] : test.indptr[user + 1]]
-                wanted[row, : len(own)] = own
-            hits = (torch.from_numpy(wanted)[:, None, :] == top[:, :, None]).any(-1).numpy()
-            ideal = np.cumsum(discounts)[np.minimum(test.degrees[at], K) - 1]
+        for users, top in _torch_lists(folder, seen, chosen):
+            width = int(test.degrees[users].max())
+            relevant_items = np.full((len(users), width), -1)
+            for row, user in enumerate(users):
+                relevant = test.items[test.indptr[user] : test.indptr[user + 1]]
+                relevant_items[row, : len(relevant)] = relevant
+            hits = (torch.from_numpy(relevant_items)[:, None, :] == top[:, :, None]).any(-1).numpy()
+            ideal = np.cumsum(discounts)[np.minimum(test.degrees[users], K) - 1]
             total += float(np.sum(hits @ discounts / ideal))
         return total / len(chosen)
 
     seconds, _, value = timed(ndcg)
-    return figures(seconds, ndcg=value, users=len(chosen))
+    return make_row(seconds, ndcg=value, users=len(chosen))
 
 
 def torch_recommend(folder: Path, _: Namespace) -> Row:
     """Computes the top-k items of every user in blocks."""
-    seen = saved(folder / "split.pkl")["train"]
+    seen = load_saved(folder / "split.pkl")["train"]
     blocks = partial(_torch_lists, folder, seen, np.arange(seen.n_users))
-    return _recommended(lambda: np.concatenate([top.numpy() for _, top in blocks()]), seen)
+    return _time_recommendations(lambda: np.concatenate([top.numpy() for _, top in blocks()]), seen)
 
 
 def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
@@ -280,60 +282,60 @@ def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[n
     import torch
 
     torch.set_num_threads(CORES)
-    tables = {name: torch.from_numpy(x) for name, x in saved(folder / "tables.pkl").items()}
-    for at in np.split(users, range(256, len(users), 256)):
-        scores = tables["users"][torch.from_numpy(at)] @ tables["items"].T
-        starts, degrees = seen.indptr[at], seen.degrees[at]
-        rows = np.repeat(np.arange(len(at)), degrees)
-        places = np.arange(len(rows)) + np.repeat(starts - np.cumsum(degrees) + degrees, degrees)
-        taken = seen.items[places].astype(np.int64)
-        scores[torch.from_numpy(rows), torch.from_numpy(taken)] = -torch.inf
-        yield at, scores.topk(K).indices
+    tables = {name: torch.from_numpy(x) for name, x in load_saved(folder / "tables.pkl").items()}
+    for block in np.split(users, range(256, len(users), 256)):
+        scores = tables["users"][torch.from_numpy(block)] @ tables["items"].T
+        starts, degrees = seen.indptr[block], seen.degrees[block]
+        rows = np.repeat(np.arange(len(block)), degrees)
+        positions = np.arange(len(rows)) + np.repeat(starts - np.cumsum(degrees) + degrees, degrees)
+        seen_items = seen.items[positions].astype(np.int64)
+        scores[torch.from_numpy(rows), torch.from_numpy(seen_items)] = -torch.inf
+        yield block, scores.topk(K).indices
 
 
 def implicit_train_sgd(folder: Path, _: Namespace) -> Row:
     """Trains an epoch with implicit's own BPR."""
     from implicit.bpr import BayesianPersonalizedRanking
 
-    seen = _matrix(saved(folder / "split.pkl")["train"])
-    seconds, more = [], 4
-    for epochs in (1, 1 + more):  # the difference excludes setup
+    seen = _matrix(load_saved(folder / "split.pkl")["train"])
+    seconds, extra_epochs = [], 4
+    for epochs in (1, 1 + extra_epochs):  # the difference excludes setup
         model = BayesianPersonalizedRanking(
             factors=DIM - 1, iterations=epochs, num_threads=CORES, random_state=0
         )
         seconds.append(timed(partial(model.fit, seen, show_progress=False)).seconds)
-    return figures((seconds[1] - seconds[0]) / more, way=f"{CORES} threads")
+    return make_row((seconds[1] - seconds[0]) / extra_epochs, way=f"{CORES} threads")
 
 
 def implicit_evaluate(folder: Path, sizes: Namespace) -> Row:
     """Computes implicit's metrics of the same users, passed as separate matrices."""
     from implicit.evaluation import ranking_metrics_at_k
 
-    parts = saved(folder / "split.pkl")
+    parts = load_saved(folder / "split.pkl")
     seen, test = parts["train"], parts["test"]
-    chosen = np.flatnonzero(_some(test, sizes) & (test.degrees > 0))
+    chosen = np.flatnonzero(_test_user_mask(test, sizes) & (test.degrees > 0))
     model = _implicit(folder, chosen)
     run = partial(ranking_metrics_at_k, K=K, show_progress=False, num_threads=CORES)
-    seconds, _, found = timed(run, model, _matrix(seen)[chosen], _matrix(test)[chosen])
-    return figures(seconds, ndcg=float(found["ndcg"]), users=len(chosen))
+    seconds, _, metrics = timed(run, model, _matrix(seen)[chosen], _matrix(test)[chosen])
+    return make_row(seconds, ndcg=float(metrics["ndcg"]), users=len(chosen))
 
 
 def implicit_recommend(folder: Path, _: Namespace) -> Row:
     """Computes the top-k items of every user."""
-    seen = saved(folder / "split.pkl")["train"]
+    seen = load_saved(folder / "split.pkl")["train"]
     matrix, model = _matrix(seen), _implicit(folder, slice(None))
 
     def lists() -> np.ndarray:
         blocks = np.split(np.arange(seen.n_users), range(4096, seen.n_users, 4096))
-        return np.concatenate([model.recommend(at, matrix[at], N=K)[0] for at in blocks])
+        return np.concatenate([model.recommend(block, matrix[block], N=K)[0] for block in blocks])
 
-    return _recommended(lists, seen)
+    return _time_recommendations(lists, seen)
 
 
 def _implicit(folder: Path, users: Any) -> Any:
     from implicit.bpr import BayesianPersonalizedRanking
 
-    tables = saved(folder / "tables.pkl")
+    tables = load_saved(folder / "tables.pkl")
     model: Any = BayesianPersonalizedRanking(num_threads=CORES)
     model.user_factors, model.item_factors = tables["users"][users], tables["items"]
     return model
@@ -347,7 +349,7 @@ def _matrix(log: Any) -> Any:
     return sparse.csr_matrix(matrix, (log.n_users, log.n_items))
 
 
-def _some(test: Any, sizes: Namespace) -> np.ndarray:
+def _test_user_mask(test: Any, sizes: Namespace) -> np.ndarray:
     """Returns the mask of the users to evaluate."""
     mask, n = np.zeros(test.n_users, bool), min(sizes.tested, test.n_users)
     mask[np.random.default_rng(0).choice(test.n_users, n, replace=False)] = True
@@ -372,12 +374,12 @@ STAGES: dict[str, dict[str, Callable[[Path, Namespace], Row]]] = {
 
 def check(rows: list[Row]) -> None:
     """Raises SystemExit if libraries disagree with crl_jax on the NDCG of the same scores."""
-    found = {row["name"]: row["ndcg"] for row in rows if "ndcg" in row}
-    if "crl_jax" not in found:
+    ndcg_by_name = {row["name"]: row["ndcg"] for row in rows if "ndcg" in row}
+    if "crl_jax" not in ndcg_by_name:
         return
-    for name, value in found.items():
-        if abs(value - found["crl_jax"]) > MOST:
-            raise SystemExit(f"NDCG@{K} of {name} is {value}, of crl_jax {found['crl_jax']}")
+    for name, value in ndcg_by_name.items():
+        if abs(value - ndcg_by_name["crl_jax"]) > MAX_DIFFERENCE:
+            raise SystemExit(f"NDCG@{K} of {name} is {value}, of crl_jax {ndcg_by_name['crl_jax']}")
 
 
 @one_line_errors
@@ -407,8 +409,8 @@ def main() -> None:
     for stage in STAGES["crl_jax"]:
         for name in args.only:
             if stage in STAGES[name]:
-                found = in_process(STAGES[name][stage], args.folder, args)
-                report.add([{"name": name, "stage": stage, **found}])
+                row = in_process(STAGES[name][stage], args.folder, args)
+                report.add([{"name": name, "stage": stage, **row}])
     check(report.rows[""])
 
 

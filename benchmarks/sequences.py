@@ -24,7 +24,7 @@ from experiments.sequences._study import Problem, load_problem, rank, tables_of
 
 from ._report import Report, Row, one_line_errors, parser
 
-SHOWN = ("ndcg@10", "recall@10", "mrr@10")
+SHOWN_METRICS = ("ndcg@10", "recall@10", "mrr@10")
 
 
 @one_line_errors
@@ -67,8 +67,8 @@ def best_epoch(folder: Path, patience: int | None) -> Row:
       patience: That of early stopping, which keeps the best epoch; None keeps the last one.
     """
     lines = [json.loads(line) for line in (folder / HISTORY).read_text().splitlines()]
-    own = [line for line in lines if (line["phase"], line["run"]) == ("final", 0)]
-    best = own[-1] if patience is None else max(own, key=lambda line: line["valid_ndcg@10"])
+    final = [line for line in lines if (line["phase"], line["run"]) == ("final", 0)]
+    best = final[-1] if patience is None else max(final, key=lambda line: line["valid_ndcg@10"])
     return {"best_epoch": best["epoch"], "valid_ndcg@10": best["valid_ndcg@10"]}
 
 
@@ -77,11 +77,11 @@ def evaluate(problem: Problem, tables: models.Tables) -> list[Row]:
     rows: list[Row] = []
     for exclude_seen in (True, False):
         values: dict[str, Any] = rank(tables, problem.layout("test", exclude_seen))
-        means = metrics.summarize({name: values[name] for name in SHOWN})
-        each = np.asarray(values["ndcg@10"], np.float64)
-        error = float(each.std(ddof=1) / np.sqrt(len(each)))
+        means = metrics.summarize({name: values[name] for name in SHOWN_METRICS})
+        user_ndcg = np.asarray(values["ndcg@10"], np.float64)
+        error = float(user_ndcg.std(ddof=1) / np.sqrt(len(user_ndcg)))
         rows.append({"seen_items": "excluded" if exclude_seen else "ranked", **means,
-                     "ndcg@10_error": error, "users": len(each)})  # fmt: skip
+                     "ndcg@10_error": error, "users": len(user_ndcg)})  # fmt: skip
     return rows
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ._processes import in_process
-from ._report import Report, add_ratio, alternate, count, one_line_errors, parser, spread
+from ._report import Report, add_ratio, alternate, count, one_line_errors, parser, summarize
 
 METHODS = ("sorting network", "XLA sort and search")
 
@@ -30,11 +30,11 @@ def train_epochs(method: str, batch_size: int, epochs: int) -> tuple[list[float]
     if method != METHODS[0]:
         ranks: Any = importlib.import_module("crl_jax.stats._ranks")
         ranks.bitonic_ranks = ranks._ranks_by_search
-    ends = []
+    end_times = []
 
     class Clock(train.Callback):
         def on_report(self, loop: Any) -> None:
-            ends.append(time.perf_counter())
+            end_times.append(time.perf_counter())
 
     log = simulate(n_users=3000, n_items=4000, n_exposed=60, seed=1).interactions
     fitted = tasks.fit_ranking(
@@ -47,7 +47,7 @@ def train_epochs(method: str, batch_size: int, epochs: int) -> tuple[list[float]
         epochs=epochs + 1,
         hooks=[Clock()],
     )
-    seconds = [after - before for before, after in itertools.pairwise(ends)]
+    seconds = [after - before for before, after in itertools.pairwise(end_times)]
     return seconds, float(fitted.history[-1]["loss"][0])
 
 
@@ -67,7 +67,7 @@ def main() -> None:
     rows = []
     for method, runs in alternate(calls, args.rounds).items():
         seconds = [s for times, _ in runs for s in times]
-        rows.append({"method": method, **spread("epoch_seconds", seconds), "loss": runs[-1][1]})
+        rows.append({"method": method, **summarize("epoch_seconds", seconds), "loss": runs[-1][1]})
     add_ratio(rows, "times_sorting_network", "epoch_seconds")
     report.add(rows)
 

@@ -22,9 +22,9 @@ from experiments.recommend.recipes import RECIPES
 
 from ._report import RESULTS, Row, count, environment, one_line_errors
 from ._runs import read_json, record, run, scores, show
-from ._significance import MAIN, compare_with, per_user
+from ._significance import MAIN_METRIC, compare_with, per_user
 
-METRICS = ("recall@20", MAIN)
+METRICS = ("recall@20", MAIN_METRIC)
 LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl", "xsimgcl")
 PLAIN = "info_nce"
 """Baseline loss that the others are tested against."""
@@ -47,7 +47,7 @@ PUBLISHED = {
 """Recall@20, NDCG@20 and source by dataset, encoder and loss, on the same split with width 64."""
 
 
-def recipe_of(dataset: str, encoder: str, loss: str) -> str:
+def recipe_name(dataset: str, encoder: str, loss: str) -> str:
     """Returns the name of a recipe."""
     return "-".join((dataset, *(() if encoder == "mf" else (encoder,)), loss))
 
@@ -70,16 +70,16 @@ class TrainedRecipe(NamedTuple):
 
 def collect(dataset: str, encoder: str, loss: str, folders: list[Path]) -> TrainedRecipe:
     """Returns mean and standard deviation over the seeds' run directories."""
-    found = [scores(folder) for folder in folders]
+    seed_metrics = [scores(folder) for folder in folders]
     row: Row = {"dataset": dataset, "encoder": encoder, "loss": loss}
     for name in METRICS:
-        values = np.array([of_seed[name] for of_seed in found])
+        values = np.array([metrics[name] for metrics in seed_metrics])
         row[name] = values.mean().item()
         row[f"{name}_std"] = values.std(ddof=1).item() if len(values) > 1 else None
-    if known := PUBLISHED.get((dataset, encoder, loss)):
-        recall, ndcg, row["source"] = known
+    if published := PUBLISHED.get((dataset, encoder, loss)):
+        recall, ndcg, row["source"] = published
         row |= {f"{METRICS[0]}_published": recall, f"{METRICS[1]}_published": ndcg}
-    return TrainedRecipe(row, folders, found, read_json(folders[0] / "config.json"))
+    return TrainedRecipe(row, folders, seed_metrics, read_json(folders[0] / "config.json"))
 
 
 def compare(trained: Sequence[TrainedRecipe]) -> None:
@@ -90,24 +90,28 @@ def compare(trained: Sequence[TrainedRecipe]) -> None:
     for plain in trained:
         if plain.row["loss"] != PLAIN:
             continue
-        others = [one for one in trained if one is not plain and _alike(one, plain)]
+        others = [
+            recipe
+            for recipe in trained
+            if recipe is not plain and _differ_only_in_loss(recipe, plain)
+        ]
         if others:
             group = [plain, *others]
-            seeds = [np.array([row[MAIN] for row in one.scores]) for one in group]
-            users = [per_user(one.folders) for one in group]
-            compare_with(0, [one.row for one in group], seeds, users)
+            seeds = [np.array([row[MAIN_METRIC] for row in recipe.scores]) for recipe in group]
+            users = [per_user(recipe.folders) for recipe in group]
+            compare_with(0, [recipe.row for recipe in group], seeds, users)
 
 
-def _alike(one: TrainedRecipe, other: TrainedRecipe) -> bool:
+def _differ_only_in_loss(recipe: TrainedRecipe, other: TrainedRecipe) -> bool:
     """Whether two recipes differ only in the loss and its hyper-parameters."""
 
-    def other_settings(each: TrainedRecipe) -> list[Any]:
-        parts = [each.config[name] for name in ("sampling", "encoding", "training")]
-        negatives = each.config["objective"]["n_neg"]
-        valid = each.config["source"]["valid_fraction"]
-        return [each.row["dataset"], each.row["encoder"], valid, negatives, parts]
+    def comparable_settings(trained: TrainedRecipe) -> list[Any]:
+        parts = [trained.config[name] for name in ("sampling", "encoding", "training")]
+        negatives = trained.config["objective"]["n_neg"]
+        valid = trained.config["source"]["valid_fraction"]
+        return [trained.row["dataset"], trained.row["encoder"], valid, negatives, parts]
 
-    return other_settings(one) == other_settings(other)
+    return comparable_settings(recipe) == comparable_settings(other)
 
 
 @one_line_errors
@@ -135,37 +139,37 @@ def main() -> None:
     losses = args.losses or LOSSES
     pairs = [*itertools.product(args.datasets, args.encoders)]
     for loss in losses if args.losses else ():
-        if not any(recipe_of(*pair, loss) in RECIPES for pair in pairs):
+        if not any(recipe_name(*pair, loss) in RECIPES for pair in pairs):
             parser.error(f"there is no recipe for --losses {loss}")
-    known = [
+    cases = [
         (*pair, loss)
         for pair in pairs
-        if any(recipe_of(*pair, loss) in RECIPES for loss in losses)
+        if any(recipe_name(*pair, loss) in RECIPES for loss in losses)
         for loss in dict.fromkeys((*LOSSES, *losses))
-        if recipe_of(*pair, loss) in RECIPES
+        if recipe_name(*pair, loss) in RECIPES
     ]
-    if not known:
+    if not cases:
         parser.error("there is no recipe for these --datasets and --encoders")
 
-    def folders_of(case: tuple[str, str, str]) -> list[Path]:
-        return [args.runs / f"{recipe_of(*case)}-{seed}" for seed in range(args.seeds)]
+    def list_folders(case: tuple[str, str, str]) -> list[Path]:
+        return [args.runs / f"{recipe_name(*case)}-{seed}" for seed in range(args.seeds)]
 
     finished = [
-        case for case in known if all((f / "metrics.json").exists() for f in folders_of(case))
+        case for case in cases if all((f / "metrics.json").exists() for f in list_folders(case))
     ]
-    for dataset, encoder, loss in known:
+    for dataset, encoder, loss in cases:
         if loss == PLAIN and loss not in losses and (dataset, encoder, loss) not in finished:
             parser.error(
                 f"add {PLAIN} to --losses: the others are compared with it, and {args.runs} has no "
-                f"{args.seeds} finished runs of {recipe_of(dataset, encoder, loss)}"
+                f"{args.seeds} finished runs of {recipe_name(dataset, encoder, loss)}"
             )
     about = environment("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy")
     args.out.mkdir(parents=True, exist_ok=True)
     keys, trained = ("dataset", "encoder", "loss"), []
-    for case in known:
+    for case in cases:
         if case[2] not in losses and case not in finished:
             continue
-        recipe, folders = recipe_of(*case), folders_of(case)
+        recipe, folders = recipe_name(*case), list_folders(case)
         for seed, folder in enumerate(folders):
             flags = ["--recipe", recipe, "--data", str(args.data / case[0]), "--seed", str(seed)]
             run("recommend", flags, folder)
@@ -180,7 +184,7 @@ def main() -> None:
         record(args.out / "per_seed.csv", seeds, keys, {})
         record(args.out / "losses.csv", [trained[-1].row], keys, about)
     compare(trained)
-    rows = [one.row for one in trained if one.row["loss"] in losses]
+    rows = [entry.row for entry in trained if entry.row["loss"] in losses]
     record(args.out / "losses.csv", rows, keys, about)
     show(rows, (*keys, *METRICS, "gain", "p_users"))
 

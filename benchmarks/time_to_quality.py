@@ -54,8 +54,8 @@ def run_jax(folder: Path, epochs: int, stride: int, mark: Mark) -> list[float]:
     mark("train")
     if stride < epochs:
         return [entry[f"valid_ndcg@{K}"][0] for entry in fitted.history]
-    plan = metrics.eval_layout(split.train, split.test)
-    values = metrics.evaluate(models.inner_scores, tables, plan, ks=(K,), auc=False)
+    layout = metrics.eval_layout(split.train, split.test)
+    values = metrics.evaluate(models.inner_scores, tables, layout, ks=(K,), auc=False)
     curve = [metrics.summarize(values)[f"ndcg@{K}"]]
     mark("evaluate")
     return curve
@@ -105,8 +105,8 @@ def run_implicit(
         if (epoch + 1) % stride == 0 and epoch + 1 < epochs:
             curve.append(ndcg(model.user_factors @ model.item_factors.T, train, test))
 
-    watched = {"callback": on_epoch} if stride < epochs else {}
-    model.fit(matrix, show_progress=False, **watched)
+    callback_arguments = {"callback": on_epoch} if stride < epochs else {}
+    model.fit(matrix, show_progress=False, **callback_arguments)
     mark("train")
     curve.append(ndcg(model.user_factors @ model.item_factors.T, train, test))
     mark("evaluate")
@@ -137,8 +137,10 @@ def ndcg(scores: Any, train: Any, test: Any) -> float:
     top = np.take_along_axis(top, np.argsort(-np.take_along_axis(scores, top, 1), axis=1), 1)
     discounts = 1 / np.log2(np.arange(2, K + 2))
     gains = np.take_along_axis(relevant, top, 1) @ discounts
-    tested = counts > 0
-    return float(np.mean(gains[tested] / np.cumsum(discounts)[np.minimum(counts[tested], K) - 1]))
+    has_test = counts > 0
+    return float(
+        np.mean(gains[has_test] / np.cumsum(discounts)[np.minimum(counts[has_test], K) - 1])
+    )
 
 
 RUNS = {"crl_jax": run_jax, "torch": run_torch, "implicit": run_implicit}
@@ -213,10 +215,10 @@ def measure(folder: Path, probes: list[Row], target: float, repeats: int) -> lis
             "implicit": ("implicit", None),
         }
         calls = {}
-        for case, (library, where) in cases.items():
+        for case, (library, cache_folder) in cases.items():
             row = best[library]
             options = (row["learning_rate"], row["regularization"]) if library == "implicit" else ()
-            calls[case] = partial(start, library, folder, row["epochs"], options, where)
+            calls[case] = partial(start, library, folder, row["epochs"], options, cache_folder)
         calls["crl_jax, cached"]()  # fills the cache
         rows = []
         for case, runs in alternate(calls, repeats).items():

@@ -52,18 +52,18 @@ def check(folder: Path, path: Path, n_users: int) -> None:
     from crl_jax import models
     from experiments.recommend._saved import load_model
 
-    model, written = load_model(folder), polars.scan_parquet(path)
-    if (rows := written.select(polars.len()).collect().item()) != n_users * K:
+    model, lists = load_model(folder), polars.scan_parquet(path)
+    if (rows := lists.select(polars.len()).collect().item()) != n_users * K:
         raise SystemExit(f"{path} has {rows} rows, not {n_users * K}.")
-    learned = model.select_seed(0)
-    assert isinstance(learned, models.Tables)
-    users, items = (np.asarray(table, np.float64) for table in learned)
+    tables = model.select_seed(0)
+    assert isinstance(tables, models.Tables)
+    users, items = (np.asarray(table, np.float64) for table in tables)
     for user in np.linspace(0, n_users - 1, CHECKED).astype(int):
         scores = items @ users[user]
         start, end = model.known.indptr[user : user + 2]
         scores[model.known.items[start:end]] = -np.inf
-        own = written.filter(polars.col("user") == user).sort("rank").collect()
-        if own["item"].to_list() != np.argsort(-scores)[:K].tolist():
+        user_rows = lists.filter(polars.col("user") == user).sort("rank").collect()
+        if user_rows["item"].to_list() != np.argsort(-scores)[:K].tolist():
             raise SystemExit(f"the list of user {user} is not that of NumPy.")
 
 

@@ -37,14 +37,14 @@ from ._report import (
     count,
     one_line_errors,
     parser,
-    spread,
+    summarize,
     timed,
 )
 
 DIM, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, TAU_PLUS = 32, 1024, 1e-3, 1e-5, 0.07
 N_USERS, N_ITEMS, N_INTERACTIONS = 943, 1682, 80_000
 CONTEST_EPOCHS = 3
-TURN = 4
+EPOCHS_PER_TURN = 4
 Entry = tuple[str, Callable[..., Any], str, str, int]
 """Configuration of a PyTorch epoch: eager or compiled, its loss, gather, Adam, threads."""
 
@@ -98,10 +98,10 @@ def load_interactions() -> tuple[str, Any]:
     if folder := os.environ.get("CRL_DATA"):
         return "ml-100k", data.read(Path(folder) / "ml-100k" / "train.csv")
     # Simulates more interactions than needed and keeps a random subset.
-    made = data.simulate(n_users=N_USERS, n_items=N_ITEMS, n_exposed=700).interactions
-    keep = np.zeros(len(made), bool)
-    keep[np.random.default_rng(0).choice(len(made), N_INTERACTIONS, replace=False)] = True
-    return "simulated", made.select(keep)
+    simulated = data.simulate(n_users=N_USERS, n_items=N_ITEMS, n_exposed=700).interactions
+    mask = np.zeros(len(simulated), bool)
+    mask[np.random.default_rng(0).choice(len(simulated), N_INTERACTIONS, replace=False)] = True
+    return "simulated", simulated.select(mask)
 
 
 def run_jax(task: Task) -> tuple[Contestant, list[Row]]:
@@ -142,14 +142,14 @@ def make_ours(task: Task) -> tuple[float, Callable[[], float]]:
         n_pos=task.n_pos,
     )
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE), jnp.float32(WEIGHT_DECAY))
-    batches, plan = train.ArrayBatches(ranking.seen), train.TrainConfig(BATCH_SIZE)
+    batches, config = train.ArrayBatches(ranking.seen), train.TrainConfig(BATCH_SIZE)
 
     @partial(train.jit, donate_argnums=0)
     def compiled(state: Any, epoch: Any, ranking: Any, optimizer: Any, batches: Any) -> Any:
         # The key is computed on the device, as in `fit`; outside it would be timed as well.
-        steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
+        steps = batches.epoch(jax.random.fold_in(state.key, epoch), config)
         return train.run_steps(
-            ranking, optimizer, state, steps, config=plan, data=batches.data, epoch=epoch
+            ranking, optimizer, state, steps, config=config, data=batches.data, epoch=epoch
         )
 
     state = train.initial_state(ranking, optimizer, 0)
@@ -178,7 +178,9 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[Row
     )
     loss = {"bpr": mf.bpr, "dpl": partial(mf.debiased_pairwise, tau_plus=TAU_PLUS)}[task.loss]
 
-    def enter(kind: str, batch_loss: Any, gather: str, adam: str, threads: int) -> Contestant:
+    def make_contestant(
+        kind: str, batch_loss: Any, gather: str, adam: str, threads: int
+    ) -> Contestant:
         trainer = mf.Trainer(
             problem, batch_loss, n_neg=task.n_neg, n_pos=task.n_pos, adam=adam, dim=DIM,
             learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, batch_size=BATCH_SIZE, seed=0,
@@ -194,13 +196,13 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[Row
     contest, winners = [], []
 
     def compete(entries: list[Entry]) -> Entry:
-        rows = [enter(*entry).best() for entry in entries]
+        rows = [make_contestant(*entry).best() for entry in entries]
         contest.extend(rows)
         best = min(range(len(rows)), key=lambda i: rows[i]["epoch_ms_min"])
         winners.append((entries[best], rows[best]["first_call_seconds"]))
         return entries[best]
 
-    def losses(change: Callable[[Any], Any]) -> dict[str, Any]:
+    def make_batch_losses(change: Callable[[Any], Any]) -> dict[str, Any]:
         return {
             gather: change(mf.make_batch_loss(loss, gather, task.n_pos)) for gather in mf.GATHERS
         }
@@ -209,14 +211,14 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[Row
         [
             ("eager", batch_loss, gather, adam, threads)
             for (gather, batch_loss), adam, threads in itertools.product(
-                losses(lambda x: x).items(), mf.ADAMS, THREADS
+                make_batch_losses(lambda x: x).items(), mf.ADAMS, THREADS
             )
         ]
     )
     # Compilation is slow and does not affect Adam: its kernel and the threads are fixed already.
     torch.compiler.reset()
     try:
-        compiled = losses(partial(torch.compile, dynamic=False))
+        compiled = make_batch_losses(partial(torch.compile, dynamic=False))
         compete(
             [
                 ("compiled", batch_loss, gather, *eager[3:])
@@ -226,10 +228,11 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[Row
     except RuntimeError as error:
         contest.append({"name": "PyTorch compiled", "error": str(error)[:500]})
     # Start from untrained models again: entries of the contest trained for different times.
-    fresh = [
-        dataclasses.replace(enter(*entry), first_call_seconds=first) for entry, first in winners
+    contestants = [
+        dataclasses.replace(make_contestant(*entry), first_call_seconds=first)
+        for entry, first in winners
     ]
-    return fresh, contest
+    return contestants, contest
 
 
 def measure(task: Task, interactions: Any, repeats: int) -> tuple[list[Row], list[Row]]:
@@ -240,19 +243,19 @@ def measure(task: Task, interactions: Any, repeats: int) -> tuple[list[Row], lis
     references, contest = run_torch(task, interactions)
     ours, our_contest = run_jax(task)
     contestants = {each.name: each for each in (ours, *references)}
-    most = max(each.epochs for each in contestants.values())
+    max_epochs = max(each.epochs for each in contestants.values())
     for each in contestants.values():
-        while each.epochs < most:
+        while each.epochs < max_epochs:
             each.epoch()
     calls = {name: partial(timed, each.epoch) for name, each in contestants.items()}
     n, rows = len(interactions), []
-    for name, epochs in alternate(calls, repeats, TURN).items():
+    for name, epochs in alternate(calls, repeats, EPOCHS_PER_TURN).items():
         seconds = [epoch.seconds for epoch in epochs]
         rows.append(
             {
                 **dataclasses.asdict(task),
                 "name": name,
-                **spread("epoch_ms", [1e3 * s for s in seconds]),
+                **summarize("epoch_ms", [1e3 * s for s in seconds]),
                 "interactions_per_second": n / statistics.median(seconds),
                 "triplets_per_second": n * task.n_neg / statistics.median(seconds),
                 "first_call_seconds": contestants[name].first_call_seconds,
@@ -286,7 +289,9 @@ def check(rows: list[Row]) -> None:
 def main() -> None:
     """Measures both losses, and checks that all contestants train alike."""
     arguments = parser(__doc__)
-    arguments.add_argument("--repeats", type=count, default=8, help=f"turns of {TURN} epochs each")
+    arguments.add_argument(
+        "--repeats", type=count, default=8, help=f"turns of {EPOCHS_PER_TURN} epochs each"
+    )
     args = arguments.parse_args()
     packages = "jax", "jaxlib", "optax", "torch", "numpy"
     report = Report(args.out, *packages, dim=DIM, batch_size=BATCH_SIZE)

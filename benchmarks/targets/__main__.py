@@ -37,9 +37,9 @@ from typing import Any
 
 from .._processes import Worker
 from .._report import RESULTS, Row, count, one_line_errors, parser, read_csv, write_csv
-from ._compile import MEASURED, STATED, environment_of, shorten, start
-from ._devices import HERE, TARGETS
-from ._limits import failures, key_of, largest_batch
+from ._compile import MEASURED, STATED, process_environment, shorten, start
+from ._devices import LOCAL_TARGET, TARGETS
+from ._limits import failures, get_key, largest_batch
 
 COLUMNS = (
     "program", "target", "batch", "steps", "error", "arguments_mib", "temporaries_mib", "need_mib",
@@ -61,7 +61,7 @@ class Table:
     """
 
     def __init__(self, path: Path | None, rows: Sequence[Row] = ()):
-        self.path, self.rows = path, {key_of(row): row for row in rows}
+        self.path, self.rows = path, {get_key(row): row for row in rows}
         self.new: list[Row] = []
         self._lock = threading.Lock()
 
@@ -70,8 +70,8 @@ class Table:
         row = {name: row.get(name, "") for name in COLUMNS}
         with self._lock:
             self.new.append(row)
-            self.rows[key_of(row)] = row
-            print(line(row), flush=True)
+            self.rows[get_key(row)] = row
+            print(format_row(row), flush=True)
             self.write()
 
     def write(self) -> None:
@@ -80,15 +80,15 @@ class Table:
 
         programs, targets = ({x: i for i, x in enumerate(xs)} for xs in (PROGRAMS, TARGETS))
 
-        def place(row: Row) -> tuple[int, int]:
+        def position(row: Row) -> tuple[int, int]:
             return programs[row["program"]], targets.get(row["target"], -1)
 
         rows = [row for row in self.rows.values() if row["program"] in programs]
         if self.path:
-            write_csv(self.path, sorted(rows, key=place))
+            write_csv(self.path, sorted(rows, key=position))
 
 
-def line(row: Row) -> str:
+def format_row(row: Row) -> str:
     """Returns a row as a line of progress."""
     start = f"{row['target'][:20]:8} {row['program']:34}"
     if row["error"]:
@@ -104,19 +104,19 @@ def choose(only: str, target: str, is_quick: bool) -> list[str]:
     """Returns the programs for a target, the quick ones first."""
     from ._programs import PROGRAMS
 
-    single = target == HERE or TARGETS[target].n_devices == 1
-    found = [
+    single = target == LOCAL_TARGET or TARGETS[target].n_devices == 1
+    programs = [
         program
         for program in PROGRAMS.values()
         if re.search(only, program.name)
         and (program.quick or not is_quick)
         and (not program.axes) == single
-        and (target == HERE or not program.targets or target in program.targets)
+        and (target == LOCAL_TARGET or not program.targets or target in program.targets)
     ]
-    return [program.name for program in sorted(found, key=lambda program: not program.quick)]
+    return [program.name for program in sorted(programs, key=lambda program: not program.quick)]
 
 
-_starting = threading.Lock()  # the environment of a new process is that of this one
+_start_lock = threading.Lock()  # the environment of a new process is that of this one
 
 
 def run(target: str, names: Sequence[str], table: Table, deadline: float) -> None:
@@ -128,11 +128,11 @@ def run(target: str, names: Sequence[str], table: Table, deadline: float) -> Non
             break
         try:
             if worker is None:
-                with _starting:
-                    worker = Worker(start, target, env=environment_of(target))
+                with _start_lock:
+                    worker = Worker(start, target, env=process_environment(target))
             table.add(worker(name))
         except (Exception, SystemExit) as error:
-            source = MEASURED if target == HERE else STATED
+            source = MEASURED if target == LOCAL_TARGET else STATED
             about = worker.first if worker else {"target": target, "source": source}
             table.add({**about, "program": name, "error": shorten(error)})
             worker = None
@@ -149,10 +149,10 @@ def estimate_batches(rows: Sequence[Row]) -> None:
         family = PROGRAMS[row["program"]].family if row["program"] in PROGRAMS else ""
         if family and not row["error"] and row["target"] in TARGETS:
             groups.setdefault((family, row["target"]), []).append(row)
-    for (_, target), own in groups.items():
-        growth = PROGRAMS[own[0]["program"]].growth
-        batch = largest_batch(own, growth, TARGETS[target].memory_gib * 1024)
-        for row in own:
+    for (_, target), group in groups.items():
+        growth = PROGRAMS[group[0]["program"]].growth
+        batch = largest_batch(group, growth, TARGETS[target].memory_gib * 1024)
+        for row in group:
             row["largest_batch"] = batch or ""
 
 
@@ -160,20 +160,20 @@ def check(table: Table, limits: Sequence[Row]) -> int:
     """Prints violated limits; returns the exit status."""
     known = {(row["jax"], row["compiler"]) for row in limits}
     used = {(row["jax"], row["compiler"]) for row in table.new if row["jax"]}
-    found = failures(table.new, limits)
-    if other := used - known:
-        found.append(f"limits are those of {sorted(known)}, compiled with {sorted(other)}")
-    print(f"\n{len(table.new)} programs, {len(found)} beyond their limits ({STATED})")
-    print("\n".join(found))
-    return int(bool(found))
+    violations = failures(table.new, limits)
+    if unknown := used - known:
+        violations.append(f"limits are those of {sorted(known)}, compiled with {sorted(unknown)}")
+    print(f"\n{len(table.new)} programs, {len(violations)} beyond their limits ({STATED})")
+    print("\n".join(violations))
+    return int(bool(violations))
 
 
 @one_line_errors
 def main(arguments: list[str] | None = None) -> int:
     """Compiles the chosen programs."""
     flags = parser(__doc__)
-    everything = f"targets, by default all of {', '.join(TARGETS)}; fewer with --quick"
-    flags.add_argument("--targets", nargs="+", choices=TARGETS, metavar="TARGET", help=everything)
+    targets_help = f"targets, by default all of {', '.join(TARGETS)}; fewer with --quick"
+    flags.add_argument("--targets", nargs="+", choices=TARGETS, metavar="TARGET", help=targets_help)
     flags.add_argument("--only", default="", help="regular expression of program names")
     flags.add_argument("--quick", action="store_true", help="only the quick part")
     flags.add_argument("--check", action="store_true", help="exit with 1 if a limit is exceeded")
@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     except re.error as error:
         flags.error(f"--only must be a regular expression, got {args.only!r}: {error}")
     chosen = args.targets or list(QUICK_TARGETS if args.quick else TARGETS)
-    chosen = [HERE] if args.measure else chosen
+    chosen = [LOCAL_TARGET] if args.measure else chosen
     names = {target: choose(args.only, target, args.quick) for target in chosen}
     if not any(names.values()):
         flags.error(f"no program for --only {args.only!r} and {', '.join(chosen)}")
@@ -209,10 +209,10 @@ def main(arguments: list[str] | None = None) -> int:
     print(MEASURED if args.measure else STATED, flush=True)
     deadline = time.monotonic() + 60 * args.minutes
     # Compilers of TPUs take longest; with them first, the jobs end together.
-    order = sorted(names, key=lambda name: name != HERE and TARGETS[name].platform != "tpu")
+    order = sorted(names, key=lambda name: name != LOCAL_TARGET and TARGETS[name].platform != "tpu")
     with ThreadPoolExecutor(args.jobs) as pool:
-        for done in [pool.submit(run, each, names[each], table, deadline) for each in order]:
-            done.result()
+        for future in [pool.submit(run, each, names[each], table, deadline) for each in order]:
+            future.result()
     estimate_batches(list(table.rows.values()))
     table.write()
     print(MEASURED if args.measure else STATED)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._report import Row
 from . import _schedule
-from ._devices import HERE, TARGETS, Target
+from ._devices import LOCAL_TARGET, TARGETS, Target
 
 MIB = 2**20
 STATED = "what the compiler states; not measured on a device"
@@ -36,12 +36,12 @@ def start(name: str) -> tuple[Row, Callable[[str], Row]]:
 
     schedules = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, schedules, ignore_errors=True)
-    own = os.environ.get("LIBTPU_INIT_ARGS", "")
-    os.environ["LIBTPU_INIT_ARGS"] = f"{own} {_schedule.flags(schedules)}".strip()
-    target, devices = (None, jax.devices()) if name == HERE else _described(name)
+    init_args = os.environ.get("LIBTPU_INIT_ARGS", "")
+    os.environ["LIBTPU_INIT_ARGS"] = f"{init_args} {_schedule.flags(schedules)}".strip()
+    target, devices = (None, jax.devices()) if name == LOCAL_TARGET else _load_target(name)
     kind = devices[0].device_kind
-    about: Row = {"target": name if target else f"{HERE}: {kind}"}
-    about |= target.compilers if target else _own_compiler(devices[0])
+    about: Row = {"target": name if target else f"{LOCAL_TARGET}: {kind}"}
+    about |= target.compilers if target else _local_compiler(devices[0])
     speeds = [speed for part, speed in BANDWIDTHS.items() if part in kind]
     bandwidth = target.gb_per_second if target else (speeds or [0])[0]
     about["source"] = STATED if target else MEASURED
@@ -52,10 +52,10 @@ def start(name: str) -> tuple[Row, Callable[[str], Row]]:
         chosen = PROGRAMS[program]
         row: Row = {"program": program, "target": about["target"], "batch": chosen.batch or ""}
         try:
-            row |= _figures(chosen, target, devices, bandwidth, schedules)
+            row |= _compile_row(chosen, target, devices, bandwidth, schedules)
         except Exception as error:
             row["error"] = shorten(error)
-            _schedule.take(schedules)  # those of the program that failed
+            _schedule.pop_cycles(schedules)  # those of the program that failed
         jax.clear_caches()
         return row | about
 
@@ -67,18 +67,18 @@ def shorten(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def _described(name: str) -> tuple[Target, list[Any]]:
+def _load_target(name: str) -> tuple[Target, list[Any]]:
     target = TARGETS[name]
     return target, target.devices()
 
 
-def _own_compiler(device: Any) -> dict[str, str]:
+def _local_compiler(device: Any) -> dict[str, str]:
     import jax
 
     return {"jax": jax.__version__, "compiler": " ".join(device.client.platform_version.split())}
 
 
-def _figures(
+def _compile_row(
     program: Any, target: Target | None, devices: list[Any], bandwidth: float, schedules: Path
 ) -> Row:
     """Compiles a program and returns its row; runs it if there is no described target."""
@@ -86,7 +86,7 @@ def _figures(
     from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
     from ._hlo import Module
-    from ._registry import described, drawn
+    from ._registry import abstractify, draw_arrays
 
     mesh, sharding = None, SingleDeviceSharding(devices[0])
     if program.axes:
@@ -95,22 +95,22 @@ def _figures(
         sharding = NamedSharding(mesh, PartitionSpec())
     case = program.make(mesh)
     if target is None:
-        args, kwargs = drawn((case.args, case.kwargs))
+        args, kwargs = draw_arrays((case.args, case.kwargs))
     else:
-        args, kwargs = described((case.args, case.kwargs), sharding)
-    began = time.process_time()
+        args, kwargs = abstractify((case.args, case.kwargs), sharding)
+    start_time = time.process_time()
     compiled = case.function.lower(*args, **kwargs, **case.static).compile()
-    seconds = time.process_time() - began
-    row = {"steps": case.n_steps, **stated(compiled.memory_analysis(), target)}
+    seconds = time.process_time() - start_time
+    row = {"steps": case.n_steps, **memory_columns(compiled.memory_analysis(), target)}
     is_gpu = devices[0].platform in ("gpu", "cuda")
     floor = int(LAUNCH_SECONDS * bandwidth * 1e9) if is_gpu else 0
-    counts = Module(compiled.as_text(), floor, _schedule.take(schedules)).counts()
+    counts = Module(compiled.as_text(), floor, _schedule.pop_cycles(schedules)).counts()
     row |= per_step(counts, case.n_steps)
     row["compile_seconds"] = round(seconds, 1)
     if bandwidth:
         row["stated_ms"] = counts["bounded"] / bandwidth / 1e6 / case.n_steps
     if target is None:
-        row["measured_ms"] = 1e3 * _timed(compiled, args, kwargs, case.carries) / case.n_steps
+        row["measured_ms"] = 1e3 * _time_calls(compiled, args, kwargs, case.carries) / case.n_steps
     return row
 
 
@@ -125,7 +125,7 @@ def axis_sizes(n: int, axes: tuple[str, ...]) -> dict[str, int]:
     return {"data": n // table, "table": table}
 
 
-def stated(memory: Any, target: Target | None) -> Row:
+def memory_columns(memory: Any, target: Target | None) -> Row:
     """Returns the columns of memory, in MiB: ``need`` counts a donated argument once."""
     arguments, temporaries = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     need = arguments + temporaries + memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -148,12 +148,16 @@ def per_step(counts: Any, n_steps: int) -> Row:
         row[f"{name}_mib"] = counts[name] / MIB / n_steps
     row["collectives"] = counts["collectives"] / n_steps
     row["collective_mib"] = counts["collective_bytes"] / MIB / n_steps
-    sent = (name for name in counts if name.endswith("_bytes") and name != "collective_bytes")
-    row["collective_kinds"] = " ".join(sorted(name.removesuffix("_bytes") for name in sent))
+    byte_columns = (
+        name for name in counts if name.endswith("_bytes") and name != "collective_bytes"
+    )
+    row["collective_kinds"] = " ".join(sorted(name.removesuffix("_bytes") for name in byte_columns))
     return row | {name: counts[name] for name in ("open_loops", "float64", "host")}
 
 
-def _timed(compiled: Any, args: Any, kwargs: Any, carries: bool, most: float = 2.0) -> float:
+def _time_calls(
+    compiled: Any, args: Any, kwargs: Any, carries: bool, max_seconds: float = 2.0
+) -> float:
     """Returns the median seconds of a call, over at least 3 and at most 20 groups of calls.
 
     Short calls are started in groups of about 20 ms, so that waiting for the device, which takes a
@@ -163,25 +167,25 @@ def _timed(compiled: Any, args: Any, kwargs: Any, carries: bool, most: float = 2
 
     def group(n: int) -> float:
         nonlocal args
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         result = None
         for _ in range(n):
             result = compiled(*args, **kwargs)
             args = (result[0], *args[1:]) if carries else args
         jax.block_until_ready(result)
-        return (time.perf_counter() - began) / n
+        return (time.perf_counter() - start_time) / n
 
     group(1)
     n = min(100, max(1, int(0.02 / group(1))))
-    times, end = [group(n)], time.perf_counter() + most
+    times, end = [group(n)], time.perf_counter() + max_seconds
     while len(times) < 3 or (len(times) < 20 and time.perf_counter() < end):
         times.append(group(n))
     return statistics.median(times)
 
 
-def environment_of(name: str) -> dict[str, str]:
+def process_environment(name: str) -> dict[str, str]:
     """Returns additional environment variables of the process of a target."""
-    if name == HERE:
+    if name == LOCAL_TARGET:
         return {"TF_CPP_MIN_LOG_LEVEL": "3"}
     env = TARGETS[name].env
     return env | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {env['XLA_FLAGS']}".strip()}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 GIB = 2**30
-HERE = "here"
+LOCAL_TARGET = "here"
 """Target name of the default device of this machine."""
 
 
@@ -70,8 +70,8 @@ class Target:
         """Versions of JAX and of the package with the compiler."""
         package = {"cuda": "jax-cuda12-pjrt", "tpu": "libtpu"}.get(self.platform, "jaxlib")
         names = {"jax": "jax", "compiler": package}
-        found = {key: importlib.metadata.version(name) for key, name in names.items()}
-        return {**found, "compiler": f"{package} {found['compiler']}"}
+        versions = {key: importlib.metadata.version(name) for key, name in names.items()}
+        return {**versions, "compiler": f"{package} {versions['compiler']}"}
 
 
 def _gpu(
@@ -124,10 +124,10 @@ _GPUS = {
 
 
 def _gpu_target(kind: str, n_devices: int = 1) -> Target:
-    memory, speed, gpu = _GPUS[kind]
+    memory, bandwidth, gpu = _GPUS[kind]
     name = kind if n_devices == 1 else f"{kind}-{n_devices}"
-    fields = {**gpu, "bandwidth": speed * 1e9}
-    return Target(name, "cuda", memory, speed, gpu=fields, n_devices=n_devices)
+    fields = {**gpu, "bandwidth": bandwidth * 1e9}
+    return Target(name, "cuda", memory, bandwidth, gpu=fields, n_devices=n_devices)
 
 
 TARGETS = {

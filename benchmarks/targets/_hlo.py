@@ -51,7 +51,7 @@ class Shape(NamedTuple):
         return -(-self.n * int(bits[0]) // 8) if bits else 0
 
 
-def shapes_of(text: str) -> list[Shape]:
+def parse_shapes(text: str) -> list[Shape]:
     """Returns the arrays of a type, which may be a tuple."""
     return [
         Shape(kind, tuple(int(size) for size in sizes.split(",") if size), "S(1)" in layout)
@@ -78,7 +78,7 @@ class Instruction:
     @cached_property
     def shapes(self) -> list[Shape]:
         """Arrays of the result."""
-        return shapes_of(self.type)
+        return parse_shapes(self.type)
 
     @property
     def bytes(self) -> int:
@@ -87,33 +87,35 @@ class Instruction:
 
     def called(self, key: str) -> list[str]:
         """Returns the computations that an attribute names."""
-        found = re.search(rf"\b{key}=(\{{[^}}]*\}}|%?[\w.\-]+)", self.attributes)
-        return re.findall(r"[\w.\-]+", found[1]) if found else []
+        match = re.search(rf"\b{key}=(\{{[^}}]*\}}|%?[\w.\-]+)", self.attributes)
+        return re.findall(r"[\w.\-]+", match[1]) if match else []
 
 
 def _closing(text: str, start: int) -> int:
     """Returns the index of the parenthesis that closes the one at ``start``."""
     depth = 0
-    for place in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
+    for index in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
         if not depth:
-            return place
+            return index
     raise ValueError(f"`text` must close its parentheses, got {text[start : start + 80]!r}.")
 
 
 def parse(line: str) -> Instruction | None:
     """Returns the instruction of a line, or None for other lines."""
-    if (found := _START.match(line)) is None:
+    if (match := _START.match(line)) is None:
         return None
-    root, name, rest = found.groups()
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.find(" ")
-    call = rest[end:].lstrip()
+    root, name, definition = match.groups()
+    end = _closing(definition, 0) + 1 if definition.startswith("(") else definition.find(" ")
+    call = definition[end:].lstrip()
     opening = call.find("(")
     if end < 0 or opening < 0:
         return None
     closing = _closing(call, opening)
     arguments, attributes = call[opening + 1 : closing], call[closing + 1 :]
-    return Instruction(name, rest[:end], call[:opening], arguments, attributes, root is not None)
+    return Instruction(
+        name, definition[:end], call[:opening], arguments, attributes, root is not None
+    )
 
 
 class Module:
@@ -146,7 +148,7 @@ class Module:
         if not self.entry:
             raise ValueError("`text` must be an HLO module with an entry computation.")
         self._counts: dict[tuple[str, bool], Counter[str]] = {}
-        self._users_of: dict[str, dict[str, list[Instruction]]] = {}
+        self._users_cache: dict[str, dict[str, list[Instruction]]] = {}
 
     def counts(self) -> Counter[str]:
         """Returns the totals of one execution.
@@ -174,12 +176,12 @@ class Module:
             total: Counter[str] = Counter()
             self._counts[key] = total
             for instruction in self.computations.get(computation, {}).values():
-                total.update(self._one(computation, instruction, fused))
+                total.update(self._count_instruction(computation, instruction, fused))
         return self._counts[key]
 
-    def _one(self, computation: str, x: Instruction, fused: bool) -> Counter[str]:
+    def _count_instruction(self, computation: str, x: Instruction, fused: bool) -> Counter[str]:
         if x.op == "while":
-            return self._loop(x)
+            return self._count_loop(x)
         if x.op == "conditional":
             names = ("branch_computations", "true_computation", "false_computation")
             return _largest(self._count(c, False) for name in names for c in x.called(name))
@@ -213,7 +215,7 @@ class Module:
                 total["copied"] += moved
         return total
 
-    def _loop(self, x: Instruction) -> Counter[str]:
+    def _count_loop(self, x: Instruction) -> Counter[str]:
         (body,), (condition,) = x.called("body"), x.called("condition")
         trips = self.trip_count(x)
         total: Counter[str] = Counter() if trips is not None else Counter(open_loops=1)
@@ -262,8 +264,8 @@ class Module:
 
     def _updates(self, computation: str, scatter: Instruction) -> list[Instruction]:
         names = scatter.operands[len(scatter.operands) // 2 + 1 :]
-        known = self.computations[computation]
-        return [known[name] for name in names if name in known]
+        instructions = self.computations[computation]
+        return [instructions[name] for name in names if name in instructions]
 
     def _message(self, computation: str, x: Instruction) -> int:
         """Bytes per device of the result of a collective."""
@@ -282,19 +284,19 @@ class Module:
     def _read(self, computation: str, x: Instruction, i: int) -> int:
         """Bytes that an instruction reads of an operand."""
         operand = self._operand(computation, x, i)
-        whole = operand.bytes if operand else 0
+        full_bytes = operand.bytes if operand else 0
         if x.op in ("dynamic-update-slice", "scatter") and i == 0:
             return 0
         if x.op in ("gather", "dynamic-slice", "slice") and i == 0:
-            return min(whole, sum(shape.bytes for shape in x.shapes))
-        if x.op != "fusion" or not whole:
-            return whole
+            return min(full_bytes, sum(shape.bytes for shape in x.shapes))
+        if x.op != "fusion" or not full_bytes:
+            return full_bytes
         (inner,) = x.called("calls")
-        return min(whole, sum(self._reads(inner, p.name) for p in self._parameters(inner, i)))
+        return min(full_bytes, sum(self._reads(inner, p.name) for p in self._parameters(inner, i)))
 
     def _parameters(self, computation: str, i: int) -> list[Instruction]:
-        found = self.computations.get(computation, {}).values()
-        return [x for x in found if x.op == "parameter" and x.arguments == str(i)]
+        instructions = self.computations.get(computation, {}).values()
+        return [x for x in instructions if x.op == "parameter" and x.arguments == str(i)]
 
     def _reads(self, computation: str, name: str) -> int:
         """Bytes that all users of a value inside a fusion read of it."""
@@ -303,37 +305,39 @@ class Module:
             if user.op in ("bitcast", "reshape"):
                 total += self._reads(computation, user.name)
             else:
-                places = [i for i, operand in enumerate(user.operands) if operand == name]
-                total += sum(self._read(computation, user, i) for i in places)
+                indices = [i for i, operand in enumerate(user.operands) if operand == name]
+                total += sum(self._read(computation, user, i) for i in indices)
         return total
 
     def _users(self, computation: str) -> dict[str, list[Instruction]]:
-        if computation not in self._users_of:
+        if computation not in self._users_cache:
             users: dict[str, list[Instruction]] = {}
             for x in self.computations.get(computation, {}).values():
                 for name in dict.fromkeys(x.operands):
                     users.setdefault(name, []).append(x)
-            self._users_of[computation] = users
-        return self._users_of[computation]
+            self._users_cache[computation] = users
+        return self._users_cache[computation]
 
-    def _written(self, computation: str, x: Instruction, whole: int) -> int:
+    def _written(self, computation: str, x: Instruction, full_bytes: int) -> int:
         """Bytes that an instruction writes; a scatter also reads what it adds to."""
-        known = self.computations.get(computation, {})
+        instructions = self.computations.get(computation, {})
         if x.op == "dynamic-update-slice":
             update = self._operand(computation, x, 1)
-            return min(whole, update.bytes) if update else whole
+            return min(full_bytes, update.bytes) if update else full_bytes
         if x.op == "scatter":
-            return min(2 * whole, 2 * sum(update.bytes for update in self._updates(computation, x)))
-        if x.op == "bitcast" and x.operands[0] in known:
-            return self._written(computation, known[x.operands[0]], whole)
+            return min(
+                2 * full_bytes, 2 * sum(update.bytes for update in self._updates(computation, x))
+            )
+        if x.op == "bitcast" and x.operands[0] in instructions:
+            return self._written(computation, instructions[x.operands[0]], full_bytes)
         if x.op != "fusion":
-            return whole
+            return full_bytes
         (inner,) = x.called("calls")
         roots = [y for y in self.computations.get(inner, {}).values() if y.is_root]
         if roots and roots[0].op == "tuple":
             roots = [self.computations[inner][name] for name in roots[0].operands]
         if len(roots) != len(x.shapes):
-            return whole
+            return full_bytes
         return sum(
             self._written(inner, root, shape.bytes)
             for root, shape in zip(roots, x.shapes)

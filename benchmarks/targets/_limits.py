@@ -19,7 +19,7 @@ COUNTED = {
 Key = tuple[str, str]
 
 
-def key_of(row: Row) -> Key:
+def get_key(row: Row) -> Key:
     """Returns program and target of a row."""
     return row["program"], row["target"]
 
@@ -36,28 +36,30 @@ def failures(rows: Sequence[Row], limits: Sequence[Row]) -> list[str]:
     more than 10 %, and must not exceed a counted column at all. A limit compiled without scheduled
     cycles does not limit them.
     """
-    known, found = {key_of(row): row for row in limits}, []
+    limit_by_key, violations = {get_key(row): row for row in limits}, []
     for row in rows:
-        where = " on ".join(key_of(row))
-        if (limit := known.get(key_of(row))) is None:
-            found.append(f"{where}: has no committed limit; run with --update")
+        label = " on ".join(get_key(row))
+        if (limit := limit_by_key.get(get_key(row))) is None:
+            violations.append(f"{label}: has no committed limit; run with --update")
             continue
         if row.get("error"):
             if not limit.get("error"):
-                found.append(f"{where}: does not compile: {row['error']}")
+                violations.append(f"{label}: does not compile: {row['error']}")
             continue
         if row.get("fits") == "no" and limit.get("fits") == "yes":
-            found.append(f"{where}: no longer fits, needs {number(row, 'need_mib'):,.0f} MiB")
+            violations.append(f"{label}: no longer fits, needs {number(row, 'need_mib'):,.0f} MiB")
         if limit.get("error"):
             continue
         for name, text in (LIMITED | COUNTED).items():
             if name == "scheduled_mcycles" and not limit.get(name):  # compiled without it
                 continue
             new, old = number(row, name), number(limit, name)
-            most = old * (1 + TOLERANCE) if name in LIMITED else old
-            if new > most + 1e-6 * abs(most):
-                found.append(f"{where}: {text}: {new:,.4g}, limit {most:,.4g} (was {old:,.4g})")
-    return found
+            max_value = old * (1 + TOLERANCE) if name in LIMITED else old
+            if new > max_value + 1e-6 * abs(max_value):
+                violations.append(
+                    f"{label}: {text}: {new:,.4g}, limit {max_value:,.4g} (was {old:,.4g})"
+                )
+    return violations
 
 
 def largest_batch(rows: Sequence[Row], growth: int, memory_mib: float) -> int | None:
@@ -66,10 +68,10 @@ def largest_batch(rows: Sequence[Row], growth: int, memory_mib: float) -> int | 
     The need of memory is taken as ``a + b * batch**growth``; a and b follow from the two largest
     batches that compile. None if there are fewer than two.
     """
-    known = sorted((int(row["batch"]), number(row, "need_mib")) for row in rows)
-    if len(known) < 2:
+    measurements = sorted((int(row["batch"]), number(row, "need_mib")) for row in rows)
+    if len(measurements) < 2:
         return None
-    (small, low), (large, high) = known[-2:]
+    (small, low), (large, high) = measurements[-2:]
     slope = (high - low) / (large**growth - small**growth)
     room = memory_mib - (low - slope * small**growth)
     if slope <= 0 or room < slope:

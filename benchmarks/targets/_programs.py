@@ -98,8 +98,8 @@ def _losses() -> None:
                 batch=batch,
             )  # fmt: skip
     for name, batch in (("infonce", 8192), ("bcl-bins", 8192), ("bcl-bins", 65536)):
-        made = partial(loss_case, name=name, batch=batch, kind="fused")
-        program(f"fused/{name}/{batch}", made, targets=TPUS)
+        make = partial(loss_case, name=name, batch=batch, kind="fused")
+        program(f"fused/{name}/{batch}", make, targets=TPUS)
     program("towers/infonce/8192", partial(loss_case, name="infonce", batch=8192, kind="towers"))
     program("catalogue/infonce/8192x41k", partial(catalogue_case, batch=8192, n_items=40_981))
     for name, batch in (("infonce", 65536), ("bcl-bins", 65536), ("infonce", 2**20)):
@@ -122,8 +122,8 @@ def _statistics() -> None:
     binned = partial(stats.binned_ranks, bins=128)
     program("ranks/binned/256x4096", lambda _: function_case(binned, shape(256, 4096)), quick=True)
     program("ecdf/256x4096", lambda _: function_case(stats.ecdf, shape(256, 4096)))
-    law = partial(stats.variance_gamma_cdf, dim=64)
-    program("variance-gamma/cdf/1M", lambda _: function_case(law, shape(2**20)))
+    cdf = partial(stats.variance_gamma_cdf, dim=64)
+    program("variance-gamma/cdf/1M", lambda _: function_case(cdf, shape(2**20)))
     for name, dataset, distribution, rule in (
         ("variance-gamma/ml-100k", "ml-100k", stats.VarianceGamma(27, 0.6), "density"),
         ("smoothed/gowalla", "gowalla", stats.SmoothedEmpirical(), "posterior"),
@@ -255,8 +255,8 @@ def _recommenders() -> None:
             quick=loss == "bpr",
         )  # fmt: skip
     program("mf/ml-100k/bpr", partial(ranking_case, name="ml-100k", batch=1024))
-    made = partial(ranking_case, name="ml-100k", batch=1024, with_features=True)
-    program("features/ml-100k/bpr", made)
+    make = partial(ranking_case, name="ml-100k", batch=1024, with_features=True)
+    program("features/ml-100k/bpr", make)
     for negatives in ("unseen", "all"):
         program(f"sequences/sasrec/{negatives}/128", partial(sequences_case, negatives=negatives))
     program(
@@ -272,8 +272,8 @@ def _recommenders() -> None:
             quick=name == "bns",
         )
     for rule in ("adam", "sgd", "rowwise_adagrad"):
-        made = partial(ranking_case, name="gowalla", rows=getattr(train.rows, rule))
-        program(f"rows/gowalla/{rule}", made, quick=rule == "adam")
+        make = partial(ranking_case, name="gowalla", rows=getattr(train.rows, rule))
+        program(f"rows/gowalla/{rule}", make, quick=rule == "adam")
     for dim in (64, 128):
         program(
             f"rows/2M+200k/{dim}",
@@ -285,13 +285,13 @@ def _recommenders() -> None:
     program("lightgcn/gowalla/bits", bits, targets=TPUS)
     program("lightgcn/ml-100k/dense", partial(ranking_case, name="ml-100k", layout="dense"))
     for axes in (("table",), ("data", "table")):
-        made = partial(large_case, n_users=10_000_000, n_items=1_000_000, dim=64)
+        make = partial(large_case, n_users=10_000_000, n_items=1_000_000, dim=64)
         name = "+".join(axes)
-        program(f"mesh/rows/10M+1M/{name}", made, axes=axes, quick=len(axes) == 1)
-        made = partial(large_case, n_users=100_000_000, n_items=10_000_000, dim=64)
-        program(f"mesh/rows/100M+10M/{name}", made, axes=axes, targets=("v5e-64",))
-    made = partial(large_case, n_users=1_000_000, n_items=1_000_000, dim=64, is_dense=True)
-    program("mesh/dense/1M+1M/table", made, axes=("table",))
+        program(f"mesh/rows/10M+1M/{name}", make, axes=axes, quick=len(axes) == 1)
+        make = partial(large_case, n_users=100_000_000, n_items=10_000_000, dim=64)
+        program(f"mesh/rows/100M+10M/{name}", make, axes=axes, targets=("v5e-64",))
+    make = partial(large_case, n_users=1_000_000, n_items=1_000_000, dim=64, is_dense=True)
+    program("mesh/dense/1M+1M/table", make, axes=("table",))
 
 
 def large_case(
@@ -379,8 +379,8 @@ def _evaluation() -> None:
     for n, text in ((40_981, "41k"), (1_000_000, "1M")):
         program(f"serve/{text}", partial(serving_case, n_items=n), quick=n > 10**5)
     program("probe/knn", partial(probe_case, name="knn"))
-    made = partial(probe_case, name="linear")
-    program("probe/linear", made, targets=("t4", "h100", "v5e-1"))
+    make = partial(probe_case, name="linear")
+    program("probe/linear", make, targets=("t4", "h100", "v5e-1"))
 
 
 # Images, graphs, texts and pairs.
@@ -492,35 +492,35 @@ def pairs_case(mesh: Mesh | None, batch: int, dtype: str | None = None) -> Case:
 
 def _networks() -> None:
     # Networks take a compiler for a TPU minutes: each is compiled for few targets.
-    some = ("t4", "h100", "v5e-1", "v6e-1")
+    common_targets = ("t4", "h100", "v5e-1", "v6e-1")
     for dtype, batch, targets in (
-        ("float32", 256, some), ("float32", 1024, ("t4", "h100")),
-        ("bfloat16", 256, ()), ("bfloat16", 1024, some),
+        ("float32", 256, common_targets), ("float32", 1024, ("t4", "h100")),
+        ("bfloat16", 256, ()), ("bfloat16", 1024, common_targets),
     ):  # fmt: skip
         program(
             f"simclr/resnet18/{dtype}/{batch}", partial(images_case, batch=batch, dtype=dtype),
             family=f"simclr/resnet18/{dtype}", batch=batch, targets=targets,
         )  # fmt: skip
     for dtype, targets in (("float32", ("h100",)), ("bfloat16", ("h100", "v5e-1"))):
-        made = partial(images_case, depth=50, dtype=dtype)
-        program(f"simclr/resnet50/{dtype}/256", made, targets=targets)
-    made = partial(images_case, method=tasks.MoCo, dtype="bfloat16")
-    program("moco/resnet18/bfloat16/256", made, targets=some)
-    made = partial(images_case, method=partial(tasks.SogCLR, n_examples=50_000), dtype="bfloat16",
+        make = partial(images_case, depth=50, dtype=dtype)
+        program(f"simclr/resnet50/{dtype}/256", make, targets=targets)
+    make = partial(images_case, method=tasks.MoCo, dtype="bfloat16")
+    program("moco/resnet18/bfloat16/256", make, targets=common_targets)
+    make = partial(images_case, method=partial(tasks.SogCLR, n_examples=50_000), dtype="bfloat16",
                    loss="sogclr")  # fmt: skip
-    program("sogclr/resnet18/bfloat16/256", made, targets=("t4", "h100", "v5e-1"))
-    made = partial(images_case, dtype="bfloat16", loss="bcl-bins")
-    program("simclr-bcl/resnet18/bfloat16/256", made, targets=("h100",))
-    program("represent/resnet18/10k", represent_case, targets=some)
+    program("sogclr/resnet18/bfloat16/256", make, targets=("t4", "h100", "v5e-1"))
+    make = partial(images_case, dtype="bfloat16", loss="bcl-bins")
+    program("simclr-bcl/resnet18/bfloat16/256", make, targets=("h100",))
+    program("represent/resnet18/10k", represent_case, targets=common_targets)
     program("augment/images/256", augmentation_case)
-    program("graphcl/proteins/128", graphs_case, targets=some)
+    program("graphcl/proteins/128", graphs_case, targets=common_targets)
     for n_layers, targets in ((4, ()), (12, ("h100",))):
-        made = partial(text_case, n_layers=n_layers, batch=128, dtype="bfloat16")
-        program(f"simcse/bert-{n_layers}-layers/bfloat16/128", made, targets=targets)
-    made = partial(pairs_case, batch=256, dtype="bfloat16")
-    program("clip/resnet18+bert/bfloat16/256", made, targets=some)
-    made = partial(images_case, batch=2048, dtype="bfloat16")
-    program("mesh/simclr/resnet18/bfloat16/2048", made, axes=("data",), targets=("h100-8",))
+        make = partial(text_case, n_layers=n_layers, batch=128, dtype="bfloat16")
+        program(f"simcse/bert-{n_layers}-layers/bfloat16/128", make, targets=targets)
+    make = partial(pairs_case, batch=256, dtype="bfloat16")
+    program("clip/resnet18+bert/bfloat16/256", make, targets=common_targets)
+    make = partial(images_case, batch=2048, dtype="bfloat16")
+    program("mesh/simclr/resnet18/bfloat16/2048", make, axes=("data",), targets=("h100-8",))
 
 
 for _group in (_losses, _statistics, _recommenders, _evaluation, _networks):

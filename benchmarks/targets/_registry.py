@@ -17,7 +17,7 @@ from crl_jax.train._sharding import Sharding
 
 @dataclass(frozen=True)
 class Deferred:
-    """Result of a function, which :func:`described` evaluates as shapes and :func:`drawn` computes.
+    """Result of a function: :func:`abstractify` computes shapes, :func:`draw_arrays` its arrays.
 
     Attributes:
       make: The function.
@@ -98,27 +98,29 @@ def function_case(function: Callable[..., Any], *args: Any) -> Case:
     return Case(jax.jit(function), args)
 
 
-def described(tree: Any, sharding: Any) -> Any:
+def abstractify(tree: Any, sharding: Any) -> Any:
     """Replaces arrays by shapes on a device; shapes keep a sharding that they have."""
 
-    def one(leaf: Any) -> Any:
+    def abstract_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Deferred):
-            return described(jax.eval_shape(leaf.make, *described(leaf.args, sharding)), sharding)
+            return abstractify(
+                jax.eval_shape(leaf.make, *abstractify(leaf.args, sharding)), sharding
+            )
         if not hasattr(leaf, "dtype"):
             return leaf
-        own = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
+        leaf_sharding = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
         dtype = jax.eval_shape(lambda x: x, leaf).dtype  # int32 for int64 without x64
-        return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype, sharding=own or sharding)
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype, sharding=leaf_sharding or sharding)
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(abstract_leaf, tree)
 
 
-def drawn(tree: Any) -> Any:
+def draw_arrays(tree: Any) -> Any:
     """Replaces shapes by random arrays on the default device: normal, or uniform bytes."""
 
-    def one(leaf: Any) -> Any:
+    def draw_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Deferred):
-            return jax.jit(leaf.make)(*drawn(leaf.args))
+            return jax.jit(leaf.make)(*draw_arrays(leaf.args))
         if isinstance(leaf, np.ndarray):
             return jnp.asarray(leaf)
         if not isinstance(leaf, jax.ShapeDtypeStruct):
@@ -126,7 +128,7 @@ def drawn(tree: Any) -> Any:
         draw = jax.random.normal if jnp.issubdtype(leaf.dtype, jnp.floating) else jax.random.bits
         return jax.jit(draw, static_argnums=(1, 2))(jax.random.key(0), leaf.shape, leaf.dtype)
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(draw_leaf, tree)
 
 
 @pytree_dataclass
@@ -171,9 +173,9 @@ def training_case(
     if mesh is not None:
         # Only the compiler knows how the initial state is sharded.
         replicated = NamedSharding(mesh, PartitionSpec())
-        lowered = start_runs.lower(*described((runs, inputs), replicated), static=static)
+        lowered = start_runs.lower(*abstractify((runs, inputs), replicated), static=static)
         state = jax.tree.map(
-            lambda leaf, own: shape(*leaf.shape, dtype=leaf.dtype, sharding=own),
+            lambda x, x_sharding: shape(*x.shape, dtype=x.dtype, sharding=x_sharding),
             lowered.out_info, lowered.compile().output_shardings,
         )  # fmt: skip
     return Case(

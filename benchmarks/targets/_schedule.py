@@ -36,15 +36,15 @@ def flags(folder: Path) -> str:
     )
 
 
-def take(folder: Path) -> dict[str, int]:
+def pop_cycles(folder: Path) -> dict[str, int]:
     """Returns the cycles of each instruction of a module, and deletes the files that state them."""
-    found: dict[str, int] = {}
+    cycles_by_name: dict[str, int] = {}
     for path in folder.iterdir():
         if name := _FILE.fullmatch(path.name):
             with path.open() as lines:
-                found[name[1]] = cycles(lines)
+                cycles_by_name[name[1]] = cycles(lines)
         path.unlink()
-    return found
+    return cycles_by_name
 
 
 def cycles(lines: Iterable[str]) -> int:
@@ -54,7 +54,7 @@ def cycles(lines: Iterable[str]) -> int:
     """
     loops = [_Loop()]  # the whole text, and the loops around a line
 
-    def leave(depth: int) -> None:
+    def close_loops(depth: int) -> None:
         while len(loops) > depth:
             inner = loops.pop()
             loops[-1].bundles += inner.bundles * inner.trips
@@ -67,14 +67,14 @@ def cycles(lines: Iterable[str]) -> int:
         begins = "LB:" in line[: bundle.end()]
         if begins:
             depth = max(depth, 2)  # the first bundle of an outermost loop may be without its mark
-        leave(depth)
+        close_loops(depth)
         if begins:
-            leave(depth - 1)
+            close_loops(depth - 1)
             loops.append(_Loop(extra=2 if _PIPELINED in line else 0))
         while len(loops) < depth:
             loops.append(_Loop())
         loops[-1].bundles += 1
         if end := _EXIT.search(line):
             loops[-1].trips = max(1, int(end[1]) - loops[-1].extra)
-    leave(1)
+    close_loops(1)
     return loops[0].bundles

@@ -125,7 +125,7 @@ def test_training_compares_losses_after_equal_epochs(contest, monkeypatch, tmp_p
     contest(lambda epoch: 1 / epoch)
     call(training, monkeypatch, "--repeats", 1, "--out", tmp_path / "training.csv")
     found = read_csv(tmp_path / "training.csv")
-    n = 4 + training.TURN
+    n = 4 + training.EPOCHS_PER_TURN
     assert [(r["name"], int(r["epochs"])) for r in found] == [("ours", n), ("theirs", n)]
     assert [float(row["loss_after"]) for row in found] == [1 / n] * 2
     assert (found[0]["jax"], found[0]["times_ours"]) == ("1.2.3", "1")
@@ -272,8 +272,8 @@ def test_rows_are_compared_with_the_dense_optimizer(
 
 @pytest.mark.parametrize("wrong", ["loss", "rows"])
 def test_rows_rejects_wrong_losses_and_tables(wrong, few_rows):
-    tables = [rows.table_of(100, side).astype(np.float64) for side in (0, 1)]
-    users, items = (table[ids[0]] for table, ids in zip(tables, rows.ids_of(100, 0), strict=True))
+    tables = [rows.initial_table(100, side).astype(np.float64) for side in (0, 1)]
+    users, items = (table[ids[0]] for table, ids in zip(tables, rows.draw_ids(100, 0), strict=True))
     scores = (users * items).sum(-1)
     loss = float(np.logaddexp(0, scores[1] - scores[0]).mean())
     right = loss, tables

@@ -18,10 +18,10 @@ def split():
 
 
 def test_blend_recall_matches_per_user_reference(split, monkeypatch):
-    monkeypatch.setattr(blends, "_BLOCK", 7)
+    monkeypatch.setattr(blends, "_BLOCK_SIZE", 7)
     rng = np.random.default_rng(0)
     tables = [rng.normal(size=(40, 60)), 100 * rng.normal(size=(40, 60)) + 3]
-    (found,) = blends.evaluated(split, [lambda u, t=t: t[u] for t in tables], [(1.0, 0.5)])
+    (found,) = blends.evaluate(split, [lambda u, t=t: t[u] for t in tables], [(1.0, 0.5)])
     recalls = []
     for user in np.unique(split.test.users):
         one, other = ((t[user] - t[user].mean()) / t[user].std() for t in tables)
@@ -34,16 +34,16 @@ def test_blend_recall_matches_per_user_reference(split, monkeypatch):
 
 def test_evaluates_subset_of_users(split):
     scores = np.random.default_rng(0).normal(size=(40, 60))
-    (all_users,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)])
-    (subset,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)], 5)
+    (all_users,) = blends.evaluate(split, [lambda u: scores[u]], [(1.0,)])
+    (subset,) = blends.evaluate(split, [lambda u: scores[u]], [(1.0,)], 5)
     assert len(subset["ndcg@20"]) == 5
     assert np.isin(subset["ndcg@20"], all_users["ndcg@20"]).all()
-    (complete,) = blends.evaluated(split, [lambda u: scores[u]], [(1.0,)], 40)
+    (complete,) = blends.evaluate(split, [lambda u: scores[u]], [(1.0,)], 40)
     np.testing.assert_array_equal(complete["ndcg@20"], all_users["ndcg@20"])
 
 
 def test_standardized_constant_scores_are_zero():
-    np.testing.assert_array_equal(blends.standardized(np.full((2, 5), 3.0)), 0)
+    np.testing.assert_array_equal(blends.standardize(np.full((2, 5), 3.0)), 0)
 
 
 def test_member_scores_follow_ids_of_split(split):
@@ -56,7 +56,7 @@ def test_member_scores_follow_ids_of_split(split):
     tables = models.Tables(users, items)
     recommender = serving.Recommender.from_tables(tables, known)
     train = data.Interactions.from_arrays(*ids)
-    of_model = blends.scores_of(train, recommender)
+    of_model = blends.recommender_scores(train, recommender)
     chosen = np.array([5, 0])
     for place, user in enumerate(chosen):
         there = known.user_index(int(train.user_ids[user]))
@@ -68,7 +68,7 @@ def test_blend_gain_uses_paired_t_test_over_users():
     rng = np.random.default_rng(0)
     scores = {name: rng.random(50) for name in ("a", "b", "a + b")}
     found = {n: [{"ndcg@20": x, "recall@20": x}] for n, x in scores.items()}
-    rows = blends.compared(found, "a + b")
+    rows = blends.compare_with_blend(found, "a + b")
     difference = scores["a + b"] - scores["a"]
     assert rows[0]["gain_of_blend"] == pytest.approx(difference.mean())
     t = difference.mean() / (difference.std(ddof=1) / np.sqrt(50))
@@ -79,7 +79,7 @@ def test_blend_gain_uses_paired_t_test_over_users():
 def test_blend_with_several_seeds_reports_mean():
     rng = np.random.default_rng(1)
     seeds = [{"ndcg@20": rng.random(30), "recall@20": rng.random(30)} for _ in range(3)]
-    alone, blend = blends.compared({"a": seeds[:1], "a + b": seeds}, "a + b")
+    alone, blend = blends.compare_with_blend({"a": seeds[:1], "a + b": seeds}, "a + b")
     means = [np.mean(of_seed["ndcg@20"]) for of_seed in seeds]
     assert blend["ndcg@20"] == pytest.approx(np.mean(means))
     assert blend["ndcg@20_std"] == pytest.approx(np.std(means, ddof=1))
@@ -94,9 +94,9 @@ def test_weights_are_selected_sequentially(split):
     noise = np.random.default_rng(3).normal(size=known.shape)
     useless = np.zeros_like(known)
     members = [lambda users, table=t: table[users] for t in (noise, known, useless)]
-    first, second, third = blends.decided(split, members)
+    first, second, third = blends.choose_weights(split, members)
     smaller = max(w for w in (0.0, *blends.WEIGHTS) if w < second)
-    values = blends.evaluated(split, members[:2], [(1.0, smaller), (1.0, second)])
+    values = blends.evaluate(split, members[:2], [(1.0, smaller), (1.0, second)])
     below, chosen = (float(np.mean(each["ndcg@20"])) for each in values)
     assert first == 1
     assert below < chosen == 1

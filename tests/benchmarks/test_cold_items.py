@@ -18,12 +18,12 @@ def cold_problem():
     table = data.simulate_features(simulated.item_factors, noise=0.0)
     outer = data.hold_out_items(simulated.interactions, fraction=0.3)
     cut = data.split_by_ratio(outer.train, test=0.1)
-    return cold_items.problem(data.ColdItemSplit(cut.train, outer.test), table, cut.test)
+    return cold_items.make_problem(data.ColdItemSplit(cut.train, outer.test), table, cut.test)
 
 
 def test_films_have_genres_and_decades(tmp_path):
     lines = "1::Toy Story (1995)::Animation|Comedy\n2::Seven | Eight (1987)::Drama\n"
-    table = cold_items.films(write(tmp_path / "movies.dat", lines))
+    table = cold_items.read_films(write(tmp_path / "movies.dat", lines))
     assert list(table.bags["genres"]) == [("Animation", "Comedy"), ("Drama",)]
     assert list(table.bags["decade"]) == [("1990s",), ("1980s",)]
 
@@ -64,6 +64,6 @@ def test_each_rate_is_selected_by_its_best_epoch():
         scores[best::2] = 0.1 * epoch
         history.append({"epoch": epoch, "cold": scores})
     history[0]["cold"][0] = 1.0
-    found = cold_items.chosen(history, runs)
+    found = cold_items.select_best(history, runs)
     assert found[rates[0]] == (0.1, 3)
     assert {found[rate] for rate in rates[1:]} == {(0.2, 6)}

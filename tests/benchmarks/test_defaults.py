@@ -23,7 +23,7 @@ def test_regret_is_relative_to_the_best_single_trained_model():
         row("a", "EASE", "baseline", 0.6, ""), row("a", "y", "search", 0.55, models=3),
         row("b", "x", "defaults", 0.2),
     ]  # fmt: skip
-    defaults.with_regret(rows)
+    defaults.add_regret(rows)
     assert [r["regret"] for r in rows] == pytest.approx([0.2, 0.0, -0.2, -0.1, 0.0])
 
 
@@ -76,7 +76,7 @@ def test_methods_are_ranked_within_mode():
         for dataset, score, seconds in zip("ab", of, (1.0, 3.0))
     ]
     rows.append(row("a", "x", "search", 0.8))
-    defaults.with_regret(rows)
+    defaults.add_regret(rows)
     found = {(r["method"], r["mode"]): r for r in defaults.summarize(rows)}
     assert found["x", "search"]["rank"] == 1
     assert [found[m, "defaults"]["rank"] for m in "xyz"] == [2.0, 2.5, 1.5]
@@ -87,19 +87,19 @@ def test_methods_are_ranked_within_mode():
 
 def test_part_samples_users_and_keeps_ids():
     log = data.simulate(n_users=60, n_items=50, n_exposed=30, seed=1).interactions
-    found = defaults.part(log, 30, 0, 2, share=0.5)
+    found = defaults.sample_core(log, 30, 0, 2, share=0.5)
     assert found.n_users <= 30
     assert min(found.degrees.min(), found.item_counts.min()) >= 2
     pairs = set(zip(log.user_ids[log.users], log.item_ids[log.items], strict=True))
     own = zip(found.user_ids[found.users], found.item_ids[found.items], strict=True)
     assert set(own) <= pairs
-    again = defaults.part(log, 30, 0, 2, share=0.5)
+    again = defaults.sample_core(log, 30, 0, 2, share=0.5)
     np.testing.assert_array_equal(again.items, found.items)
 
 
 def test_baselines_are_evaluated_on_split_of_run():
     log = data.simulate(n_users=60, n_items=50, n_exposed=30, seed=1).interactions
-    found = {r["method"]: r["ndcg@20"] for r in defaults.fitted(log)}
+    found = {r["method"]: r["ndcg@20"] for r in defaults.evaluate_baselines(log)}
     split = data.split_by_ratio(log, test=0.2, seed=0)
     counts = np.asarray(split.train.item_counts, float)
     layout = metrics.eval_layout(split.train, split.test)

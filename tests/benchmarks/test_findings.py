@@ -24,13 +24,13 @@ def test_commands_accept_study_flags(name):
     study = findings.STUDIES[name]
     datasets, ways, scale = [*study.datasets], [*study.ways], next(iter(study.scales))
     for dataset, way in ((datasets[0], ways[0]), (datasets[-1], ways[-1])):
-        flags = findings.flags_of(study, dataset, scale, way, Path("sets"))
+        flags = findings.build_flags(study, dataset, scale, way, Path("sets"))
         config, _, _ = configure(COMMANDS[study.command](), flags)
         assert config.source.data.endswith(dataset)
 
 
 def test_views_contain_only_chosen_steps():
-    config, _, _ = configure(Images(), findings._steps("crop", "noise"))
+    config, _, _ = configure(Images(), findings._view_flags("crop", "noise"))
     views = config.views
     assert (views.crop, views.noise_p) == (0.08, 1)
     assert (views.flip, views.jitter_p, views.grey_p, views.blur_p) == (0, 0, 0, 0)

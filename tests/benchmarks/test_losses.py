@@ -16,7 +16,7 @@ from experiments.recommend._study import Recommend
 
 @pytest.mark.parametrize("loss", losses.LOSSES)
 def test_each_loss_accepts_its_eight_points(loss):
-    name = losses.searched(loss)
+    name = losses.searched_hyperparameter(loss)
     assert len(losses.POINTS[name]) == 8
     values = ",".join(map(str, losses.POINTS[name]))
     config, _, _ = configure(Recommend(), ["--loss", loss, "--sweep", f"{name}={values}"])
@@ -48,7 +48,7 @@ def test_update_keeps_rows_of_other_losses(monkeypatch, tmp_path):
         folder.mkdir(parents=True)
         loss = flags[flags.index("--loss") + 1]
         score = {"info_nce": 0.4, "dpl": 0.5}[loss]
-        chosen = {"point": {losses.searched(loss): 0.1}}
+        chosen = {"point": {losses.searched_hyperparameter(loss): 0.1}}
         found = {"ndcg@20": score, "seconds": 1.0, "chosen": chosen}
         (folder / "metrics.json").write_text(json.dumps(found))
         seeds = [{"ndcg@20": score + x} for x in (-0.01, 0.01)]

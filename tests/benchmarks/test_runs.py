@@ -26,7 +26,7 @@ COMMANDS = {
 
 def finish(command, flags, folder: Path) -> None:
     """Writes the configuration of a run, as its command does, and marks the run as complete."""
-    study = _runs.study_of(command)
+    study = _runs.load_study(command)
     config, *_ = configure(study, [*flags])
     study = study.for_config(config)
     config = study.prepare(config, study.load(config, lambda _: None))
@@ -83,8 +83,8 @@ def test_interrupted_run_is_resumed_only_with_same_flags(monkeypatch, tmp_path):
     (tmp_path / "run" / "metrics.json").unlink()
     calls = []
     module = type("Command", (), {"main": staticmethod(lambda flags: calls.append(flags) or 0)})
-    study = _runs.study_of("graphs")
-    monkeypatch.setattr(_runs, "study_of", lambda _: study)
+    study = _runs.load_study("graphs")
+    monkeypatch.setattr(_runs, "load_study", lambda _: study)
     monkeypatch.setattr(_runs.importlib, "import_module", lambda _: module)
     _runs.run("graphs", [], tmp_path / "run")
     _runs.run("graphs", ["--seed", "1"], tmp_path / "new")

@@ -148,4 +148,4 @@ def test_rejects_encoder_without_recipes(runs, monkeypatch, tmp_path, capsys):
 
 
 def test_standard_split_recipe_exists():
-    assert standard_splits.recipe_of("gowalla", "lightgcn", "bsl") in recipes.RECIPES
+    assert standard_splits.recipe_name("gowalla", "lightgcn", "bsl") in recipes.RECIPES

@@ -212,7 +212,7 @@ def test_outermost_loop_may_lack_depth_mark():
 def test_schedules_are_matched_to_module_instructions(tmp_path):
     (tmp_path / "17-fusion.3-01-final_bundles.txt").write_text(SCHEDULE)
     (tmp_path / "17-fusion.3-00-schedule-analysis_final_bundles.txt").write_text("other")
-    schedule = _schedule.take(tmp_path)
+    schedule = _schedule.pop_cycles(tmp_path)
     assert schedule == {"fusion.3": 706}
     assert not list(tmp_path.iterdir())
     text = LOOP.replace("CONFIG", "")
@@ -231,7 +231,7 @@ def test_rejects_text_without_entry():
      ("(bf16[4]{0:T(128)(2,1)}, u32[])", 12), ("c64[2]", 16)],
 )  # fmt: skip
 def test_shape_sizes_in_bytes(text, size):
-    assert sum(shape.bytes for shape in _hlo.shapes_of(text)) == size
+    assert sum(shape.bytes for shape in _hlo.parse_shapes(text)) == size
 
 
 def test_counts_operations_of_compiled_program():
@@ -373,7 +373,7 @@ def test_drawn_arguments_have_the_described_shapes():
         "ids": np.arange(3), "later": _registry.Deferred(lambda: jnp.ones(2)), "rate": 0.5,
     }  # fmt: skip
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes, arrays = _registry.described(tree, device), _registry.drawn(tree)
+    shapes, arrays = _registry.abstractify(tree, device), _registry.draw_arrays(tree)
     for name in tree.keys() - {"rate"}:
         assert (shapes[name].shape, shapes[name].dtype) == (arrays[name].shape, arrays[name].dtype)
         assert shapes[name].sharding == device
@@ -479,8 +479,8 @@ def test_no_program_starts_after_the_deadline(fake, capsys):
 
 def test_environment_sets_flags_per_target(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
-    env = _compile.environment_of("t4")
+    env = _compile.process_environment("t4")
     assert env["XLA_FLAGS"].startswith("--xla_dump_to=x --xla_gpu_autotune_level=0")
     assert env["JAX_PLATFORMS"] == "cpu"
-    assert "JAX_PLATFORMS" not in _compile.environment_of("here")
-    assert _compile.environment_of("v5e-1")["XLA_FLAGS"] == "--xla_dump_to=x"
+    assert "JAX_PLATFORMS" not in _compile.process_environment("here")
+    assert _compile.process_environment("v5e-1")["XLA_FLAGS"] == "--xla_dump_to=x"
