@@ -20,7 +20,7 @@ from crl_jax import metrics, models
 from experiments._rundir import HISTORY, open_run
 from experiments.sequences._config import SCHEMA
 from experiments.sequences._recommend import load_task
-from experiments.sequences._study import Problem, load_problem, rank, tables_of
+from experiments.sequences._study import Problem, compute_tables, load_problem, rank
 
 from ._report import Report, Row, one_line_errors, parser
 
@@ -54,7 +54,7 @@ def evaluate_run(folder: Path, report: Report) -> tuple[Row, Problem]:
         "batch_size": training.batch_size, "window": training.window,
     }  # fmt: skip
     task, variables, _ = load_task(folder)
-    tables = tables_of(task, *variables, jnp.asarray(problem.held_out("test")[0]))
+    tables = compute_tables(task, *variables, jnp.asarray(problem.held_out("test")[0]))
     report.add([{**about, **scores} for scores in evaluate(problem, tables)], hide=["dataset"])
     return source, problem
 

@@ -11,12 +11,12 @@ def main() -> int:
     """Runs the command that the first argument names, with the others, and returns its status."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name not in NAMES:
-        asked = name in ("-h", "--help")
+        help_requested = name in ("-h", "--help")
         usage = (
             f"usage: {SCRIPT} {{{','.join(NAMES)}}} …  ({SCRIPT} NAME --help for the flags of each)"
         )
-        print(usage, file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 2
+        print(usage, file=sys.stdout if help_requested else sys.stderr)
+        return 0 if help_requested else 2
     module = importlib.import_module(f".{name}", __package__)
 
     def command() -> int:

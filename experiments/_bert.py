@@ -10,13 +10,13 @@ from crl_jax.models import Pooling
 
 from ._encoder_file import SavedEncoder, save_encoder
 from ._program import flag
-from ._ranges import COUNT, MOST, Range, option_group, read_json, shorten
+from ._ranges import COUNT, MAX_COUNT, Range, option_group, read_json, shorten
 
 _FROM_SCRATCH = {"width": 64, "n_layers": 1, "vocab_size": 2000}
 _HEADS, _DROPOUT = 4, 0.1
 _INNER = 4
 """Ratio of the inner width of feed-forward layers to the model width, as in BERT."""
-_LONGEST = 32
+_MAX_LENGTH = 32
 """Maximum number of tokens per text, if no length is given."""
 _ARRAYS = (".safetensors", ".npz")
 
@@ -42,7 +42,7 @@ class BertOptions(WeightsOptions):
     """Width of an encoder without --weights; 64 by default."""
     n_layers: Annotated[int | None, COUNT] = None
     """Number of layers of an encoder without --weights; 1 by default."""
-    vocab_size: Annotated[int | None, Range(5, MOST)] = None
+    vocab_size: Annotated[int | None, Range(5, MAX_COUNT)] = None
     """Maximum vocabulary size of an encoder without --weights; 2000 by default."""
     heads: Annotated[int | None, COUNT] = None
     """Number of attention heads; by default 4, or with --weights that of their config.json."""
@@ -64,7 +64,7 @@ class Encoder:
     """
 
     settings: models.BERT
-    words: data.WordPiece
+    tokenizer: data.WordPiece
     length: int
     params: Any = None
 
@@ -79,20 +79,20 @@ def check_bert(options: BertOptions, prefix: str = "") -> None:
     Raises:
       ValueError: If a size is given together with ``--weights``.
     """
-    given = [name for name in _FROM_SCRATCH if getattr(options, name) is not None]
-    if options.weights is not None and given:
-        raise ValueError(f"--weights bring their own {flag(prefix + given[0])}; leave it out.")
+    size_flags = [name for name in _FROM_SCRATCH if getattr(options, name) is not None]
+    if options.weights is not None and size_flags:
+        raise ValueError(f"--weights bring their own {flag(prefix + size_flags[0])}; leave it out.")
 
 
 def resolve_bert(options: BertOptions, encoder: Encoder) -> dict[str, Any]:
     """Returns the resolved values of omitted flags."""
     settings = encoder.settings
-    found = {"dropout": settings.dropout, "lowercase": encoder.words.lowercase}
+    resolved = {"dropout": settings.dropout, "lowercase": encoder.tokenizer.lowercase}
     if options.weights is None:
-        found |= {"width": settings.width, "n_layers": settings.n_layers}
-        found |= {"heads": settings.n_heads}
-        found |= {"vocab_size": options.vocab_size or _FROM_SCRATCH["vocab_size"]}
-    return found
+        resolved |= {"width": settings.width, "n_layers": settings.n_layers}
+        resolved |= {"heads": settings.n_heads}
+        resolved |= {"vocab_size": options.vocab_size or _FROM_SCRATCH["vocab_size"]}
+    return resolved
 
 
 def layers(n: int) -> str:
@@ -115,42 +115,44 @@ def load_encoder(options: BertOptions, texts: Sequence[str], length: int | None 
     """
     if options.weights is None:
         return _from_scratch(options, texts, length)
-    path = _file_of(Path(options.weights))
+    path = _weights_file(Path(options.weights))
     loaded = models.load_bert(
         path, n_heads=options.heads, dropout=options.dropout, pooling=options.pooling
     )
-    words = data.WordPiece.read(path.with_name("vocab.txt"), lowercase=_lowercase(options, path))
-    settings, length = loaded.settings, _length(words, texts, length)
-    if len(words) > settings.vocab_size:
+    tokenizer = data.WordPiece.read(
+        path.with_name("vocab.txt"), lowercase=_lowercase(options, path)
+    )
+    settings, length = loaded.settings, _length(tokenizer, texts, length)
+    if len(tokenizer) > settings.vocab_size:
         raise data.DataError(
             f"{path.with_name('vocab.txt')}: expected the {settings.vocab_size} pieces of {path}, "
-            f"got {len(words)}."
+            f"got {len(tokenizer)}."
         )
     if length > settings.n_positions:
         raise ValueError(
             f"--length must be at most {settings.n_positions}, the places of {path}, got {length}."
         )
-    return Encoder(settings, words, length, loaded.params)
+    return Encoder(settings, tokenizer, length, loaded.params)
 
 
 def _from_scratch(options: BertOptions, texts: Sequence[str], length: int | None) -> Encoder:
     sizes = {name: getattr(options, name) or n for name, n in _FROM_SCRATCH.items()}
     lowercase = options.lowercase is not False
-    words = data.WordPiece.learn(texts, sizes["vocab_size"], lowercase=lowercase)
-    length = _length(words, texts, length)
+    tokenizer = data.WordPiece.learn(texts, sizes["vocab_size"], lowercase=lowercase)
+    length = _length(tokenizer, texts, length)
     settings = models.BERT(
-        len(words), sizes["width"], sizes["n_layers"], options.heads or _HEADS,
+        len(tokenizer), sizes["width"], sizes["n_layers"], options.heads or _HEADS,
         _INNER * sizes["width"], length, pooling=options.pooling,
         dropout=_DROPOUT if options.dropout is None else options.dropout,
     )  # fmt: skip
-    return Encoder(settings, words, length)
+    return Encoder(settings, tokenizer, length)
 
 
-def _length(words: data.WordPiece, texts: Sequence[str], asked: int | None) -> int:
-    return min(int(words.lengths(texts).max()), _LONGEST) if asked is None else asked
+def _length(tokenizer: data.WordPiece, texts: Sequence[str], requested: int | None) -> int:
+    return min(int(tokenizer.lengths(texts).max()), _MAX_LENGTH) if requested is None else requested
 
 
-def _file_of(path: Path) -> Path:
+def _weights_file(path: Path) -> Path:
     """Returns the file of the weights, given the file or its folder."""
     if not path.is_dir() or (path / "model.safetensors").exists():
         return path / "model.safetensors" if path.is_dir() else path
@@ -166,9 +168,9 @@ def _file_of(path: Path) -> Path:
 def _lowercase(options: BertOptions, path: Path) -> bool:
     if options.lowercase is not None:
         return options.lowercase
-    beside = path.with_name("tokenizer_config.json")
-    said = read_json(beside) if beside.exists() else {}
-    return not isinstance(said, dict) or said.get("do_lower_case") is not False
+    config_path = path.with_name("tokenizer_config.json")
+    stored = read_json(config_path) if config_path.exists() else {}
+    return not isinstance(stored, dict) or stored.get("do_lower_case") is not False
 
 
 VOCABULARY = "vocab.txt"
@@ -176,15 +178,15 @@ VOCABULARY = "vocab.txt"
 
 def save_text_encoder(folder: Path, encoder: Encoder, params: Any, rest: Any) -> None:
     """Saves trained variables, including those of a BERT, its configuration and its vocabulary."""
-    encoder.words.save(folder / VOCABULARY)
+    encoder.tokenizer.save(folder / VOCABULARY)
     save_encoder(folder, params, rest, bert=asdict(encoder.settings))
 
 
-def open_texts(kept: SavedEncoder[Any], lowercase: bool | None, length: int | None) -> Encoder:
+def open_texts(saved: SavedEncoder[Any], lowercase: bool | None, length: int | None) -> Encoder:
     """Returns the text encoder of a run: the configuration of its BERT, and its tokenizer.
 
     Args:
-      kept: The saved networks of the run.
+      saved: The saved networks of the run.
       lowercase: Whether its tokenizer lower-cases texts, from its configuration.
       length: Number of tokens per text, from its configuration.
 
@@ -192,22 +194,22 @@ def open_texts(kept: SavedEncoder[Any], lowercase: bool | None, length: int | No
       DataError: If the vocabulary is missing or corrupt, or does not match the network.
       ValueError: If the configuration of the BERT is missing or corrupt.
     """
-    path = kept.folder / VOCABULARY
+    path = saved.folder / VOCABULARY
     try:
-        settings = models.BERT(**kept.metadata["bert"])
+        settings = models.BERT(**saved.metadata["bert"])
     except (KeyError, TypeError, ValueError):
-        said = f"{kept.path}: expected the settings of a BERT, got {shorten(kept.metadata)}."
-        raise ValueError(said) from None
+        message = f"{saved.path}: expected the settings of a BERT, got {shorten(saved.metadata)}."
+        raise ValueError(message) from None
     if not path.exists():
-        raise data.DataError(f"{kept.folder} has no {path.name}, which {kept.path.name} needs.")
+        raise data.DataError(f"{saved.folder} has no {path.name}, which {saved.path.name} needs.")
     assert lowercase is not None
     assert length is not None
-    words = data.WordPiece.read(path, lowercase=lowercase)
-    if len(words) > settings.vocab_size:
+    vocab = data.WordPiece.read(path, lowercase=lowercase)
+    if len(vocab) > settings.vocab_size:
         raise data.DataError(
-            f"{path}: expected the {settings.vocab_size} pieces of {kept.path}, got {len(words)}."
+            f"{path}: expected the {settings.vocab_size} pieces of {saved.path}, got {len(vocab)}."
         )
-    return Encoder(settings, words, length)
+    return Encoder(settings, vocab, length)
 
 
 def read_lines(path: Path) -> list[str]:

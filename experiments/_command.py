@@ -13,7 +13,7 @@ import jax
 from crl_jax.train import TrainingDiverged
 
 from ._compiler import keep_compiled, tune_compiler
-from ._processes import joined
+from ._processes import is_distributed
 from ._screen import accept_all_characters, show_error, show_warning
 from ._signals import advice
 
@@ -58,18 +58,18 @@ def _explain(error: Exception, flags: Mapping[str, str]) -> object:
     """Returns an error, or the message for one of the runtime, with advice."""
     if not isinstance(error, jax.errors.JaxRuntimeError) and not _STATUS.match(str(error)):
         return error
-    said = str(error).partition("\n")[0]
-    if "out of memory" in said.lower():  # of a device
-        lower = " or ".join(flags[name] for name in _SIZES if name in flags)
-        said = f"{said} Reduce {lower}."
-    if joined():
-        said = f"not all processes work any more: {said.rstrip('.')}. {advice()}"
-    return said
+    message = str(error).partition("\n")[0]
+    if "out of memory" in message.lower():  # of a device
+        memory_flags = " or ".join(flags[name] for name in _SIZES if name in flags)
+        message = f"{message} Reduce {memory_flags}."
+    if is_distributed():
+        message = f"not all processes work any more: {message.rstrip('.')}. {advice()}"
+    return message
 
 
 def _refuse(message: object, flags: Mapping[str, str]) -> int:
     show_error(flags, message)
-    if joined():
+    if is_distributed():
         with contextlib.suppress(OSError):  # the pipe may be closed
             sys.stdout.flush()
         # A normal exit would wait for the other processes, which may wait for this one.

@@ -95,7 +95,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
         return None
 
 
-_MOST_BYTES = 2**30
+_MAX_CACHE_BYTES = 2**30
 
 
 def keep_compiled() -> Path | None:
@@ -110,8 +110,8 @@ def keep_compiled() -> Path | None:
       The folder, or None if nothing is changed: the cache is configured already or disabled, or the
       folder is not writable.
     """
-    now = jax.config.values
-    if now["jax_compilation_cache_dir"] or not now["jax_enable_compilation_cache"]:
+    jax_config = jax.config.values
+    if jax_config["jax_compilation_cache_dir"] or not jax_config["jax_enable_compilation_cache"]:
         return None
     try:
         base = Path(os.environ.get("CRL_JAX_CACHE") or Path.home() / ".cache" / "crl_jax")
@@ -124,7 +124,7 @@ def keep_compiled() -> Path | None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     settings = {"jax_persistent_cache_min_compile_time_secs": 0.0}
     if importlib.util.find_spec("filelock") is not None:
-        settings["jax_compilation_cache_max_size"] = _MOST_BYTES
+        settings["jax_compilation_cache_max_size"] = _MAX_CACHE_BYTES
         stamp_entries(folder)
     for name, value in settings.items():
         if name.upper() not in os.environ:
@@ -151,7 +151,7 @@ def _processor() -> str:
 
     Machines with different processors may share a home directory.
     """
-    about = platform.machine() + platform.processor()
+    description = platform.machine() + platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        about += next((line for line in file if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(about.encode()).hexdigest()[:12]
+        description += next((line for line in file if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(description.encode()).hexdigest()[:12]

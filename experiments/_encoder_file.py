@@ -68,7 +68,7 @@ def embed_command(
     return main
 
 
-def arrays_of(split: Any) -> dict[str, np.ndarray]:
+def label_arrays(split: Any) -> dict[str, np.ndarray]:
     """Returns the labels of all examples of a split, its classes, and the part of each example."""
     parts = dict(split.parts())
     return {
@@ -78,14 +78,14 @@ def arrays_of(split: Any) -> dict[str, np.ndarray]:
     }
 
 
-def check_input(source: str, what: str, found: int, wanted: int, run: Path) -> None:
+def check_input(source: str, template: str, size: int, expected: int, run: Path) -> None:
     """Raises ``ValueError`` unless examples have the size that the encoder of a run expects.
 
-    The message names the flag ``source`` and what has the size: ``what="nodes of {} features"``.
+    The message names the flag ``source`` and the size, by ``template="nodes of {} features"``.
     """
-    if found != wanted:
-        has = what.format(found)
-        raise ValueError(f"{source} has {has}: the encoder of {run} takes {wanted}.")
+    if size != expected:
+        description = template.format(size)
+        raise ValueError(f"{source} has {description}: the encoder of {run} takes {expected}.")
 
 
 @dataclass(frozen=True)
@@ -155,14 +155,14 @@ def open_encoder(folder: Path, schema: Schema[C]) -> SavedEncoder[C]:
     try:
         _, metadata = train.load_checkpoint(path)
     except FileNotFoundError:
-        why = "its training is not finished"
+        reason = "its training is not finished"
         if (folder / rundir.METRICS).exists():
-            why = "it was made before encoders were kept; train again"
-        raise ValueError(f"{folder} has no {ENCODER}: {why}.") from None
+            reason = "it was made before encoders were kept; train again"
+        raise ValueError(f"{folder} has no {ENCODER}: {reason}.") from None
     return SavedEncoder(folder, config, metadata)
 
 
-def _unchanged(key: Any, example: Any) -> Any:
+def _identity(key: Any, example: Any) -> Any:
     """Identity augmentation, for a task that only embeds."""
     del key
     return example
@@ -179,7 +179,7 @@ def encode(
       examples: Pytree with leaves ``[n, ...]``, n >= 1.
       augment: Its method ``plain`` preprocesses the examples; None passes them unchanged.
     """
-    task = tasks.SimCLR(network, _unchanged if augment is None else augment)
+    task = tasks.SimCLR(network, _identity if augment is None else augment)
     n = len(jax.tree.leaves(examples)[0])
     blocks = (
         jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i : i + BLOCK]), examples)

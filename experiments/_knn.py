@@ -13,7 +13,7 @@ from ._trained_model import neighbours, represent
 
 BANK = 5000
 """Maximum number of examples in the memory bank."""
-_QUERIES = 2000
+_MAX_QUERIES = 2000
 """Maximum number of query examples."""
 
 
@@ -37,8 +37,8 @@ class Voters(NamedTuple):
 
 def valid_knn(voters: Voters, examples: np.ndarray, labels: np.ndarray) -> Any:
     """Returns a metric that reports ``valid_knn``, the accuracy on held-out examples."""
-    asked = slice(_QUERIES)
-    return _measure("valid_knn", voters, examples[asked], labels[asked])
+    subset = slice(_MAX_QUERIES)
+    return _measure("valid_knn", voters, examples[subset], labels[subset])
 
 
 def train_knn(voters: Voters) -> Any:
@@ -46,14 +46,14 @@ def train_knn(voters: Voters) -> Any:
 
     It is measured on the first examples of the bank.
     """
-    return _measure("train_knn", voters, None, voters.labels[:_QUERIES])
+    return _measure("train_knn", voters, None, voters.labels[:_MAX_QUERIES])
 
 
 def knn_among(voters: Voters, features: np.ndarray) -> float:
     """Computes the leave-one-out accuracy over the whole memory bank."""
-    n, labels, of_all = len(features), jnp.asarray(voters.labels), jnp.asarray(features)
+    n, labels, vectors = len(features), jnp.asarray(voters.labels), jnp.asarray(features)
     accuracy = metrics.knn_accuracy(
-        of_all, labels, of_all, labels, n_classes=voters.n_classes,
+        vectors, labels, vectors, labels, n_classes=voters.n_classes,
         k=neighbours(voters.neighbours, n), temperature=voters.temperature,
         leave_out=jnp.arange(n, dtype=jnp.int32),
     )  # fmt: skip
@@ -77,16 +77,16 @@ def _measure(name: str, voters: Voters, examples: np.ndarray | None, labels: np.
 
 
 def _accuracy(
-    vote: _Vote, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
+    vote: _Vote, temperature: Any, bank: Any, labels: Any, queries: Any, query_labels: Any,
     task: Any, params: Any, model_state: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Computes the accuracy of queries, which are the first examples of the bank by default."""
-    of_bank, n = represent(task, params, model_state, bank), len(own)
-    of_queries, leave_out = of_bank[:n], jnp.arange(n, dtype=jnp.int32)
+    bank_features, n = represent(task, params, model_state, bank), len(query_labels)
+    query_features, leave_out = bank_features[:n], jnp.arange(n, dtype=jnp.int32)
     if queries is not None:
-        of_queries, leave_out = represent(task, params, model_state, queries), None
+        query_features, leave_out = represent(task, params, model_state, queries), None
     accuracy = metrics.knn_accuracy(
-        of_queries, own, of_bank, labels, n_classes=vote.n_classes, k=vote.k,
+        query_features, query_labels, bank_features, labels, n_classes=vote.n_classes, k=vote.k,
         temperature=temperature, leave_out=leave_out,
     )  # fmt: skip
     return {vote.name: accuracy}

@@ -79,7 +79,7 @@ class WandB(AbstractContextManager[Callable[[Entry], None]]):
     def __call__(self, entry: Entry) -> None:
         """Logs the numbers of one entry."""
         numbers = {
-            name if name in _OF_ALL_RUNS else f"{name}/run-{run}": number
+            name if name in _SHARED_BY_RUNS else f"{name}/run-{run}": number
             for name, run, number in _numbers(entry)
         }
         self._run.log({"epoch": int(entry["epoch"]), **numbers})
@@ -88,7 +88,7 @@ class WandB(AbstractContextManager[Callable[[Entry], None]]):
         self._run.finish()
 
 
-_OF_ALL_RUNS = ("seconds",)
+_SHARED_BY_RUNS = ("seconds",)
 
 
 def _numbers(entry: Entry) -> Iterator[tuple[str, int, float]]:
@@ -97,7 +97,7 @@ def _numbers(entry: Entry) -> Iterator[tuple[str, int, float]]:
     for name, value in entry.items():
         if name in ("epoch", "phase"):
             continue
-        if name in _OF_ALL_RUNS:
+        if name in _SHARED_BY_RUNS:
             yield name, 0, float(value)
             continue
         array = np.asarray(value, np.float64)

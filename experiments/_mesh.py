@@ -23,17 +23,17 @@ def parse_mesh(spec: str | None) -> dict[str, int]:
         return {}
     axes: dict[str, int] = {}
     for part in spec.split(","):
-        found = re.fullmatch(r"(\w+)=(\d+)", part)
-        if found is None or found[1] not in _AXES or found[1] in axes or not int(found[2]):
+        match = re.fullmatch(r"(\w+)=(\d+)", part)
+        if match is None or match[1] not in _AXES or match[1] in axes or not int(match[2]):
             raise ValueError(
                 f"--mesh must be the number of devices along data and table, such as "
                 f"data=4,table=2, got {spec}."
             )
-        axes[found[1]] = int(found[2])
+        axes[match[1]] = int(match[2])
     return {axis: axes.get(axis, 1) for axis in _AXES}
 
 
-def mesh_of(spec: str | None) -> Mesh | None:
+def make_mesh(spec: str | None) -> Mesh | None:
     """Returns the mesh, on the first available devices.
 
     Without ``spec`` there is none, except that several processes shard batches over all devices.
@@ -48,15 +48,17 @@ def mesh_of(spec: str | None) -> Mesh | None:
     axes = parse_mesh(spec)
     if not axes:
         return None
-    wanted = math.prod(axes.values())
-    if wanted > len(devices):
-        raise ValueError(f"--mesh {spec} asks for {wanted} devices: JAX found {len(devices)} here.")
-    if n_processes > 1 and wanted < len(devices):
+    n_needed = math.prod(axes.values())
+    if n_needed > len(devices):
+        raise ValueError(
+            f"--mesh {spec} asks for {n_needed} devices: JAX found {len(devices)} here."
+        )
+    if n_processes > 1 and n_needed < len(devices):
         raise ValueError(
             f"--mesh {spec} must use all {len(devices)} devices of {n_processes} processes, got "
-            f"{wanted}."
+            f"{n_needed}."
         )
-    return Mesh(np.array(devices[:wanted]).reshape(*axes.values()), tuple(axes))
+    return Mesh(np.array(devices[:n_needed]).reshape(*axes.values()), tuple(axes))
 
 
 def check_devices(device: str, mesh: str | None, batch_size: int) -> None:
@@ -64,16 +66,16 @@ def check_devices(device: str, mesh: str | None, batch_size: int) -> None:
 
     Args:
       device: Value of ``--device``.
-      mesh: See :func:`mesh_of`.
+      mesh: See :func:`make_mesh`.
       batch_size: Number of examples per step.
 
     Raises:
       ValueError: If not.
     """
-    found = jax.default_backend()
-    if device not in ("any", found):
-        raise ValueError(f"--device {device}: JAX found only {found} here.")
-    devices = mesh_of(mesh)
+    backend = jax.default_backend()
+    if device not in ("any", backend):
+        raise ValueError(f"--device {device}: JAX found only {backend} here.")
+    devices = make_mesh(mesh)
     if devices is not None and batch_size % devices.shape["data"]:
         raise ValueError(
             f"--batch-size must be a multiple of the {devices.shape['data']} devices along data of "

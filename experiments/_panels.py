@@ -23,7 +23,7 @@ Lines = tuple[list[str], list[list[Any]]]
 """Header and lines of a CSV file."""
 
 
-def panels_of(
+def make_panels(
     rows: int, columns: int, size: tuple[float, float], ylabel: str = "", **options: Any
 ) -> tuple[Figure, list[Axes]]:
     """Creates the panels, with a label of the y-axes left of each row."""
@@ -34,10 +34,12 @@ def panels_of(
     return figure, list(panels.ravel())
 
 
-def stacked(name: str, groups: Mapping[Any, dict[str, np.ndarray]]) -> Lines:
+def stack_tables(name: str, groups: Mapping[Any, dict[str, np.ndarray]]) -> Lines:
     """Returns the tables of all values of ``name``, concatenated vertically."""
     header = [name, *next(iter(groups.values()))]
-    return header, [[key, *line] for key, of in groups.items() for line in zip(*of.values())]
+    return header, [
+        [key, *line] for key, columns in groups.items() for line in zip(*columns.values())
+    ]
 
 
 def save(
@@ -51,8 +53,8 @@ def save(
 
 def write(path: Path, header: Sequence[str], lines: Iterable[Iterable[Any]]) -> None:
     """Writes a CSV file with seven significant digits."""
-    shown = (
+    formatted = (
         [f"{cell:.7g}" if isinstance(cell, float | np.floating) else cell for cell in line]
         for line in lines
     )
-    rundir.write_csv(path, header, shown)
+    rundir.write_csv(path, header, formatted)

@@ -16,9 +16,9 @@ from ._files import replacing
 from ._trained_model import evenly_spaced
 
 # Of more points only the chosen one has a name; the others share a grey line.
-_MOST_NAMED = 10
+_MAX_NAMED_POINTS = 10
 _GREY = "#999999"
-_AGAIN = {"final": "--", "use": "-."}
+_RETRAINING_STYLES = {"final": "--", "use": "-."}
 _BLACK = "#222222"
 
 
@@ -61,25 +61,27 @@ def curves(
         names[metric] = f"validation {metric.removeprefix('valid_').upper()}"
     figure = Figure(figsize=(5 * len(names), 5), layout="constrained")
     panels = figure.subplots(1, len(names), squeeze=False)[0]
-    left = panels[0]
+    loss_axes = panels[0]
     if search:
         for axes, name in zip(panels, names, strict=True):
             _draw_search(axes, search, name, points, choice, learned["search"])
-    for phase, style in _AGAIN.items():
+    for phase, style in _RETRAINING_STYLES.items():
         # Of several models, which are blended, that of the selected point.
         entries = [e for e in history if e["phase"] == phase and not e.get("run")]
         if entries:
             values = np.array([entry["loss"] for entry in entries], float)
             label = f"{phase}: {learned[phase]}"
             first = phase == "final" and not search
-            _lines(left, entries, values, label, color=_BLACK, linestyle="-" if first else style)
+            _lines(
+                loss_axes, entries, values, label, color=_BLACK, linestyle="-" if first else style
+            )
     for axes, name in zip(panels, names.values(), strict=True):
         if search:
             chosen = axes.axvline(choice.epochs, color=_BLACK, linewidth=1.2, linestyle=":")
             chosen.set_label(f"chosen: epoch {choice.epochs}")
         _label_epochs(axes, name)
     # Below the axes: among the curves its lines could be taken for some of them.
-    handles, labels = left.get_legend_handles_labels()
+    handles, labels = loss_axes.get_legend_handles_labels()
     _legend_below(figure, handles, labels)
     figure.suptitle(title, wrap=True)
     return figure
@@ -116,21 +118,21 @@ def _draw_search(
     values = np.array([entry[name] for entry in search], float)
     epochs = np.array([entry["epoch"] for entry in search])
     n_seeds = values.shape[1] // len(points)
-    others = False
+    labelled = False
     for i, point in enumerate(points):
-        own = values[:, i * n_seeds : (i + 1) * n_seeds].copy()
-        own[epochs > point.get("epochs", np.inf)] = np.nan  # longer runs went on
+        y = values[:, i * n_seeds : (i + 1) * n_seeds].copy()
+        y[epochs > point.get("epochs", np.inf)] = np.nan  # longer runs went on
         chosen = i == choice.point
         label = ", ".join(f"{key}={value:g}" for key, value in point.items())
         style: dict[str, Any] = {
             "color": colormaps["tab10"](i % 10),
             "zorder": 2.5 if chosen else 2,
         }
-        if len(points) > _MOST_NAMED and not chosen:
-            style["color"], label, others = _GREY, "" if others else "other points", True
+        if len(points) > _MAX_NAMED_POINTS and not chosen:
+            style["color"], label, labelled = _GREY, "" if labelled else "other points", True
         style["linewidth"] = 2 if chosen and len(points) > 1 else 1
         _lines(
-            axes, search, own, f"search: {label or learned}" if label or not point else "", **style
+            axes, search, y, f"search: {label or learned}" if label or not point else "", **style
         )
 
 
@@ -145,8 +147,8 @@ def _lines(
 
 
 _STYLES = {"search": ":", "final": "-"}
-_MOST_CLASSES = 20
-_PICTURED = 1000
+_MAX_LEGEND_CLASSES = 20
+_MAX_EMBEDDED = 1000
 """Number of examples in an embedding plot."""
 
 
@@ -189,7 +191,7 @@ def draw_reports(
 
 def plotted_slice(n: int) -> slice:
     """Returns the slice of ``n`` examples in an embedding plot: evenly spaced ones."""
-    return evenly_spaced(n, _PICTURED)
+    return evenly_spaced(n, _MAX_EMBEDDED)
 
 
 def draw_embedding(
@@ -214,17 +216,17 @@ def draw_embedding(
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     perplexity = min(30, (len(unit) - 1) / 3)
     with threadpool_limits(1):  # on busy processors, its threads wait for each other
-        places = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(unit)
+        coordinates = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(unit)
     figure = Figure(figsize=(7, 5.5), layout="constrained")
     axes = figure.subplots()
     colours = colormaps["tab10" if len(classes) <= 10 else "tab20"]
     for c, name in enumerate(classes):
-        own = labels == c
-        label = name if c < _MOST_CLASSES else None
-        axes.scatter(*places[own].T, s=6, color=colours(c % colours.N), label=label)
-    unknown = labels < 0
-    if unknown.any():
-        axes.scatter(*places[unknown].T, s=6, color="grey", label="no label")
+        in_class = labels == c
+        label = name if c < _MAX_LEGEND_CLASSES else None
+        axes.scatter(*coordinates[in_class].T, s=6, color=colours(c % colours.N), label=label)
+    is_unlabelled = labels < 0
+    if is_unlabelled.any():
+        axes.scatter(*coordinates[is_unlabelled].T, s=6, color="grey", label="no label")
     axes.set(xticks=[], yticks=[])
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2, fontsize="small")
     figure.suptitle(title, wrap=True)

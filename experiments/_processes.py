@@ -42,33 +42,33 @@ def join(spec: str | None) -> None:
     """
     if spec is None:
         return
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if spec == "auto" and all(name in os.environ for name in _VARIABLES.values()):
-        given = {argument: os.environ[name] for argument, name in _VARIABLES.items()}
+        arguments = {argument: os.environ[name] for argument, name in _VARIABLES.items()}
         for argument in ("num_processes", "process_id"):
-            if not given[argument].isdigit():
+            if not arguments[argument].isdigit():
                 raise ValueError(
-                    f"{_VARIABLES[argument]} must be a whole number, got {given[argument]!r}."
+                    f"{_VARIABLES[argument]} must be a whole number, got {arguments[argument]!r}."
                 )
-            given[argument] = int(given[argument])
+            arguments[argument] = int(arguments[argument])
     elif spec != "auto":
-        found = _SPEC.fullmatch(spec)
-        if found is None or int(found[1]) >= int(found[2]):
+        match = _SPEC.fullmatch(spec)
+        if match is None or int(match[1]) >= int(match[2]):
             raise ValueError(
                 "--processes must be auto, or INDEX/COUNT@HOST:PORT with the address of the first "
                 f"process, such as 0/2@localhost:1234, got {spec}."
             )
-        given = {
-            "process_id": int(found[1]), "num_processes": int(found[2]),
-            "coordinator_address": found[3],
+        arguments = {
+            "process_id": int(match[1]), "num_processes": int(match[2]),
+            "coordinator_address": match[3],
         }  # fmt: skip
-    host = given.get("coordinator_address", "the address that the cluster gives")
-    others = f"the other processes of --processes {spec}, which meet at {host}"
-    sys.stderr.write(f"waiting for {others}\n")
+    host = arguments.get("coordinator_address", "the address that the cluster gives")
+    peers = f"the other processes of --processes {spec}, which meet at {host}"
+    sys.stderr.write(f"waiting for {peers}\n")
     terminate = signal.getsignal(signal.SIGTERM)
     try:
-        with _limit(_PATIENCE, f"{others}, did not all start within {_PATIENCE} seconds."):
-            jax.distributed.initialize(**given, initialization_timeout=2 * _PATIENCE)
+        with _limit(_PATIENCE, f"{peers}, did not all start within {_PATIENCE} seconds."):
+            jax.distributed.initialize(**arguments, initialization_timeout=2 * _PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"--processes {spec}: {error}") from error
     # JAX's own handler only informs the program of the signal.
@@ -110,9 +110,9 @@ def check_same(settings: dict[str, dict[str, Any]]) -> None:
         return
     from jax.experimental.multihost_utils import process_allgather
 
-    own = json.dumps(settings).encode()
-    longest = int(process_allgather(np.array(len(own), np.int32)).max())
-    padded = process_allgather(np.frombuffer(own.ljust(longest), np.uint8))
+    encoded = json.dumps(settings).encode()
+    longest = int(process_allgather(np.array(len(encoded), np.int32)).max())
+    padded = process_allgather(np.frombuffer(encoded.ljust(longest), np.uint8))
     first, *others = (json.loads(bytes(row)) for row in np.asarray(padded))
     for process, other in enumerate(others, 1):
         for section, values in other.items():
@@ -124,7 +124,7 @@ def check_same(settings: dict[str, dict[str, Any]]) -> None:
                     )
 
 
-def joined() -> bool:
+def is_distributed() -> bool:
     """Whether several processes are connected."""
     return jax.distributed.is_initialized()
 
@@ -134,7 +134,7 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def gathered(tree: Any) -> Any:
+def gather(tree: Any) -> Any:
     """Returns arrays that are sharded over several processes as arrays in the memory of each."""
     if jax.process_count() == 1:
         return tree

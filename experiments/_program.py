@@ -36,7 +36,7 @@ def in_flags(message: object, flags: Mapping[str, str]) -> str:
     >>> in_flags("`learning_rate` must be positive; `held_out` is else.", {"learning_rate": "--lr"})
     '--lr must be positive; `held_out` is else.'
     """
-    return _ARGUMENT.sub(lambda found: flags.get(found[1], found[0]), str(message))
+    return _ARGUMENT.sub(lambda match: flags.get(match[1], match[0]), str(message))
 
 
 def named_values(arguments: list[str]) -> Iterator[tuple[str, str]]:
@@ -51,10 +51,10 @@ def named_values(arguments: list[str]) -> Iterator[tuple[str, str]]:
             yield name[2:].replace("-", "_"), value if separator else following
 
 
-def given(arguments: list[str]) -> tuple[set[str], set[str]]:
+def fixed_and_swept(arguments: list[str]) -> tuple[set[str], set[str]]:
     """Returns the names of the fields that the arguments fix, and of those that they sweep.
 
-    >>> given(["--weight-decay=0", "--sweep", "tau-plus=0,0.1"])
+    >>> fixed_and_swept(["--weight-decay=0", "--sweep", "tau-plus=0,0.1"])
     ({'weight_decay'}, {'tau_plus'})
     """
     fixed, swept = set(), set()
@@ -76,8 +76,8 @@ def rename_arguments(**words: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        said = _ARGUMENT.sub(lambda found: words.get(found[1], found[0]), str(error))
-        raise ValueError(said) from error
+        message = _ARGUMENT.sub(lambda match: words.get(match[1], match[0]), str(error))
+        raise ValueError(message) from error
 
 
 _UNKNOWN = re.compile(r"one of (?P<names>[^;]+?), got ['\"](?P<given>[^'\"]+)['\"]")
@@ -89,8 +89,8 @@ def suggest(message: str) -> str:
     >>> suggest("--recipe takes one of bpr, dpl, got 'bprr'.")
     "--recipe takes one of bpr, dpl, got 'bprr'. Did you mean bpr?"
     """
-    found = _UNKNOWN.search(message)
-    if found is None:
+    match = _UNKNOWN.search(message)
+    if match is None:
         return message
-    near = difflib.get_close_matches(found["given"].lower(), found["names"].split(", "), n=1)
-    return f"{message} Did you mean {near[0]}?" if near else message
+    closest = difflib.get_close_matches(match["given"].lower(), match["names"].split(", "), n=1)
+    return f"{message} Did you mean {closest[0]}?" if closest else message

@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 # Minimum seconds between two lines, and the seconds of waiting after which a spinner is shown.
-_BETWEEN_LINES, _LONG = 5.0, 2.0
+_LINE_INTERVAL, _SPINNER_DELAY = 5.0, 2.0
 # Number of history entries over which the speed is averaged.
-_RECENT = 50
+_SPEED_WINDOW = 50
 
 
 class Display(AbstractContextManager["Display"]):
@@ -28,7 +28,7 @@ class Display(AbstractContextManager["Display"]):
     """
 
     @abstractmethod
-    def stage(self, what: str) -> None:
+    def stage(self, description: str) -> None:
         """Displays the stage that begins."""
 
     @abstractmethod
@@ -77,10 +77,10 @@ class Bars(Display):
         self._stop_bars()
         self._live.stop()
 
-    def stage(self, what: str) -> None:
+    def stage(self, description: str) -> None:
         """See :meth:`Display.stage`."""
         self._stop_bars()
-        self._spin(what)
+        self._spin(description)
         self._last = self._began = time.monotonic()
 
     def advance(self, name: str, done: int, total: int, status: str) -> None:
@@ -91,15 +91,15 @@ class Bars(Display):
             self._tasks[name] = task
         self._bars.update(self._tasks[name], completed=done, status=status)
         now = time.monotonic()
-        waits = done < total and now - self._last > _LONG
+        is_slow = done < total and now - self._last > _SPINNER_DELAY
         self._last = now
-        self._spin(f"{name.strip()}: epoch {done + 1}" if waits else None)
+        self._spin(f"{name.strip()}: epoch {done + 1}" if is_slow else None)
 
-    def _spin(self, what: str | None) -> None:
+    def _spin(self, description: str | None) -> None:
         for task in self._spinner.task_ids:
             self._spinner.remove_task(task)
-        if what is not None:
-            self._spinner.add_task(what, total=None)
+        if description is not None:
+            self._spinner.add_task(description, total=None)
 
     def _stop_bars(self) -> None:
         self._spin(None)
@@ -108,7 +108,7 @@ class Bars(Display):
                 self._bars.stop_task(task.id)
 
 
-def reading(shown: Display) -> Callable[[Any, float], None]:
+def make_read_callback(progress: Display) -> Callable[[Any, float], None]:
     """Returns a callback that displays the progress of reading files, if reading is slow.
 
     Returns:
@@ -116,9 +116,9 @@ def reading(shown: Display) -> Callable[[Any, float], None]:
     """
     began = time.monotonic()
 
-    def on_read(path: Any, share: float) -> None:
-        if time.monotonic() - began > _LONG:
-            shown.advance(f"reading {Path(path).name}", round(100 * share), 100, "%")
+    def on_read(path: Any, fraction: float) -> None:
+        if time.monotonic() - began > _SPINNER_DELAY:
+            progress.advance(f"reading {Path(path).name}", round(100 * fraction), 100, "%")
 
     return on_read
 
@@ -141,11 +141,11 @@ class Lines(Display):
     def __exit__(self, *_: object) -> None:
         self._flush()
 
-    def stage(self, what: str) -> None:
+    def stage(self, description: str) -> None:
         """See :meth:`Display.stage`."""
         self._flush()
         self._began = self._clock()
-        self._print(what)
+        self._print(description)
 
     def advance(self, name: str, done: int, total: int, status: str) -> None:
         """See :meth:`Display.advance`."""
@@ -155,7 +155,7 @@ class Lines(Display):
         now = self._clock()
         elapsed = datetime.timedelta(seconds=round(now - self._began))
         self._pending = f"{name.strip()} {done}/{total}  {status}  {elapsed}"
-        if now - self._printed >= _BETWEEN_LINES:
+        if now - self._printed >= _LINE_INTERVAL:
             self._flush()
             self._printed = now
 
@@ -192,17 +192,17 @@ class TrainingStatus:
                 name = metric.removeprefix("valid_").removeprefix("train_").upper()
                 parts.append(f"{name} {np.nanmax(scores):.4f}")
         now = entry["epoch"], entry["seconds"]
-        recent = self._recent.setdefault((phase, training), deque(maxlen=_RECENT))
+        recent = self._recent.setdefault((phase, training), deque(maxlen=_SPEED_WINDOW))
         # The time of the first entry includes compilation: its speed is a lower bound.
         (epoch, seconds), bound = (recent[0], "") if recent else ((0, 0.0), "≥ ")
         recent.append(now)
         if now[1] > seconds:
             done = self._per_epoch[phase] * len(losses) * (now[0] - epoch)
-            parts.append(f"{bound}{_short(done / (now[1] - seconds))} {self._unit}/s")
+            parts.append(f"{bound}{_abbreviate(done / (now[1] - seconds))} {self._unit}/s")
         return "  ".join(parts)
 
 
-def _short(number: float) -> str:
+def _abbreviate(number: float) -> str:
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.1f}{suffix}"

@@ -30,7 +30,7 @@ from crl_jax import Range as Range
 
 T = TypeVar("T")
 
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """Largest count: counts are int32 in compiled programs."""
 _FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -53,17 +53,17 @@ def interval(limits: Range) -> str:
             return "that is finite"
         return f"above {limits.low:g}" if limits.low_open else f"of at least {limits.low:g}"
     left, right = "(" if limits.low_open else "[", ")" if limits.high_open else "]"
-    return f"in {left}{_shown(limits.low)}, {_shown(limits.high)}{right}"
+    return f"in {left}{_format_bound(limits.low)}, {_format_bound(limits.high)}{right}"
 
 
-def interval_of_help(limits: Range) -> str:
-    """Formats an interval for help texts: ``at least 1``; :data:`MOST` is no limit there."""
-    endless = limits.high >= MOST
-    shown = interval(Range(limits.low, low_open=limits.low_open) if endless else limits)
-    return shown.removeprefix("of ").removeprefix("that is ")
+def help_interval(limits: Range) -> str:
+    """Formats an interval for help texts: ``at least 1``; :data:`MAX_COUNT` is no limit there."""
+    is_unbounded = limits.high >= MAX_COUNT
+    text = interval(Range(limits.low, low_open=limits.low_open) if is_unbounded else limits)
+    return text.removeprefix("of ").removeprefix("that is ")
 
 
-def _shown(end: float) -> str:
+def _format_bound(end: float) -> str:
     return str(end) if isinstance(end, int) else f"{end:g}"
 
 
@@ -71,8 +71,8 @@ FINITE = Range(low_open=True, high_open=True)
 POSITIVE = Range(0, low_open=True)
 NOT_NEGATIVE = Range(0)
 SHARE = Range(0, 1)
-COUNT = Range(1, MOST)
-COUNT_OR_NONE = Range(0, MOST)
+COUNT = Range(1, MAX_COUNT)
+COUNT_OR_NONE = Range(0, MAX_COUNT)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -86,7 +86,7 @@ def option_group(cls: type[T]) -> type[T]:
     annotations: dict[str, Any] = dict(cls.__annotations__)
     for name, help_text in helps.items():
         if name in ranges and ranges[name].low > -math.inf:
-            help_text += f" {interval_of_help(ranges[name]).capitalize()}."
+            help_text += f" {help_interval(ranges[name]).capitalize()}."
         annotations[name] = Annotated[annotations[name], tyro.conf.arg(help=help_text)]
     cls.__annotations__ = annotations
     return dataclass(frozen=True)(cls)
@@ -96,22 +96,22 @@ def _field_docstrings(cls: type) -> dict[str, str]:
     """Returns the docstring of each field that has one, on one line."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     body: list[ast.stmt] = tree.body[0].body  # type: ignore[attr-defined]
-    found = {}
+    docstrings = {}
     for statement, following in itertools.pairwise(body):
         match statement, following:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str() as text)),
             ):
-                found[name] = " ".join(text.split())
-    return found
+                docstrings[name] = " ".join(text.split())
+    return docstrings
 
 
 def declared_ranges(kind: type) -> dict[str, Range]:
     """Returns the ranges of the fields of a dataclass, from their ``Annotated`` types."""
     hints = get_type_hints(kind, include_extras=True)
     metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {n: own for n, all_ in metadata.items() for own in all_ if isinstance(own, Range)}
+    return {n: item for n, items in metadata.items() for item in items if isinstance(item, Range)}
 
 
 def check_flags(options: Any, ranges: Mapping[str, Range] | None = None) -> None:
@@ -130,11 +130,11 @@ def check_flags(options: Any, ranges: Mapping[str, Range] | None = None) -> None
         if name not in table or value is None:
             continue
         try:
-            read(required(kind), table[name], value)
-        except ValueError as wanted:
+            read(strip_optional(kind), table[name], value)
+        except ValueError as expected:
             flag = "--" + name.replace("_", "-")
             got = " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
-            raise ValueError(f"{flag} must be {wanted}, got {got}.") from None
+            raise ValueError(f"{flag} must be {expected}, got {got}.") from None
 
 
 def read(kind: Any, limits: Range | None, stored: Any) -> Any:
@@ -150,49 +150,49 @@ def read(kind: Any, limits: Range | None, stored: Any) -> Any:
       ValueError: If the value is invalid. The message is the expected value, such as ``a number
         above 0``.
     """
-    wanted, needed = describe(kind, limits), required(kind)
-    if stored is None and needed is not kind:
+    expected, inner = describe(kind, limits), strip_optional(kind)
+    if stored is None and inner is not kind:
         return None
-    if get_origin(needed) is tuple:
+    if get_origin(inner) is tuple:
         if not isinstance(stored, list | tuple) or (limits is not None and not stored):
-            raise ValueError(wanted)
-        return tuple(_read_one(get_args(needed)[0], limits, one, wanted) for one in stored)
-    return _read_one(needed, limits, stored, wanted)
+            raise ValueError(expected)
+        return tuple(_read_one(get_args(inner)[0], limits, item, expected) for item in stored)
+    return _read_one(inner, limits, stored, expected)
 
 
-def _read_one(kind: Any, limits: Range | None, stored: Any, wanted: str) -> Any:
-    kind, words = _split_union(kind)
-    if stored in words:
+def _read_one(kind: Any, limits: Range | None, stored: Any, expected: str) -> Any:
+    kind, literals = _split_union(kind)
+    if stored in literals:
         return stored
     if get_origin(kind) is Literal:
-        good = isinstance(stored, str) and stored in get_args(kind)
+        is_valid = isinstance(stored, str) and stored in get_args(kind)
     elif kind in (str, Path):
-        good = isinstance(stored, str) and "\0" not in stored
+        is_valid = isinstance(stored, str) and "\0" not in stored
     elif kind is bool:
-        good = isinstance(stored, bool)
+        is_valid = isinstance(stored, bool)
     else:
         numbers = int if kind is int else int | float
-        good = isinstance(stored, numbers) and not isinstance(stored, bool)
-        good = good and (limits is None or is_within(limits, stored))
-    if not good:
-        raise ValueError(wanted)
-    make: Any = str if get_origin(kind) is Literal else kind
-    return make(stored)
+        is_valid = isinstance(stored, numbers) and not isinstance(stored, bool)
+        is_valid = is_valid and (limits is None or is_within(limits, stored))
+    if not is_valid:
+        raise ValueError(expected)
+    convert: Any = str if get_origin(kind) is Literal else kind
+    return convert(stored)
 
 
 def describe(kind: Any, limits: Range | None) -> str:
     """Describes the values that :func:`read` accepts: ``a number above 0``, ``true or false``."""
-    needed = required(kind)
-    if needed is not kind:
-        return f"{describe(needed, limits)}, or null"
-    kind, words = _split_union(kind)
-    if words:
-        return f"{describe(kind, limits)}, or {' or '.join(words)}"
+    inner = strip_optional(kind)
+    if inner is not kind:
+        return f"{describe(inner, limits)}, or null"
+    kind, literals = _split_union(kind)
+    if literals:
+        return f"{describe(kind, limits)}, or {' or '.join(literals)}"
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     if get_origin(kind) is tuple:
-        one = describe(get_args(kind)[0], limits)
-        return f"a list of {one}" if limits is None else f"one or more, each {one}"
+        item = describe(get_args(kind)[0], limits)
+        return f"a list of {item}" if limits is None else f"one or more, each {item}"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     name = names.get(kind, "a path")
     return name if limits is None else f"{name} {interval(limits)}"
@@ -206,7 +206,7 @@ def _split_union(kind: Any) -> tuple[Any, tuple[str, ...]]:
     return kind, ()
 
 
-def required(kind: Any) -> Any:
+def strip_optional(kind: Any) -> Any:
     """Returns the annotation without None."""
     options = [option for option in get_args(kind) if option is not NoneType]
     return functools.reduce(operator.or_, options) if NoneType in get_args(kind) else kind
@@ -227,16 +227,16 @@ def read_json(path: Path) -> Any:
       OSError: If the file cannot be read.
     """
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+    def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) < len(pairs):
             names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{twice} is given twice")
-        return found
+            duplicate = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{duplicate} is given twice")
+        return result
 
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=reject_duplicates)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: expected JSON, got {error.msg}.") from None
     except UnicodeDecodeError as error:

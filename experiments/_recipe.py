@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ._program import flag, given, named_values
+from ._program import fixed_and_swept, flag, named_values
 from ._ranges import read_json
 from ._schema import Schema
 
@@ -38,13 +38,13 @@ def take_base(
     """
     name, arguments = _take(arguments, "--recipe")
     path, arguments = _take(arguments, "--config")
-    set_by_flags, flags = _check_given(arguments), dict(named_values(arguments))
+    set_by_flags, flags = _fixed_or_swept(arguments), dict(named_values(arguments))
     if name is None and path is None:
         return _without_sweeps(start(flags), set_by_flags), arguments
     if name is not None and path is not None:
         raise ValueError("--recipe and --config are both what a run starts from: give one of them.")
     if path is not None:
-        base = read_config(Path(path), schema, lambda of_file: start({**of_file, **flags}))
+        base = read_config(Path(path), schema, lambda values: start({**values, **flags}))
     elif name is not None and name in recipes:
         base = recipes[name]
     else:
@@ -108,26 +108,28 @@ def _load_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def _take(arguments: list[str], wanted: str) -> tuple[str | None, list[str]]:
+def _take(arguments: list[str], target: str) -> tuple[str | None, list[str]]:
     """Returns the value of a flag, or None if it is not given, and the remaining arguments."""
     for i, argument in enumerate(arguments):
         name, separator, value = argument.partition("=")
-        if name == wanted:
-            rest = arguments[i + 1 :]
+        if name == target:
+            remaining = arguments[i + 1 :]
             if not separator:
-                value, rest = (rest[0], rest[1:]) if rest else ("", [])
-            return value, arguments[:i] + rest
+                value, remaining = (remaining[0], remaining[1:]) if remaining else ("", [])
+            return value, arguments[:i] + remaining
     return None, arguments
 
 
 def _without_sweeps(base: Any, set_by_flags: set[str]) -> Any:
-    own = tuple(s for s in base.protocol.sweep if s.partition("=")[0] not in set_by_flags)
-    return replace(base, protocol=replace(base.protocol, sweep=own))
+    sweep = tuple(s for s in base.protocol.sweep if s.partition("=")[0] not in set_by_flags)
+    return replace(base, protocol=replace(base.protocol, sweep=sweep))
 
 
-def _check_given(arguments: list[str]) -> set[str]:
+def _fixed_or_swept(arguments: list[str]) -> set[str]:
     """Returns the names of the numbers that the arguments fix or sweep; none may be both."""
-    fixed, swept = given(arguments)
-    if both := sorted(fixed & swept):
-        raise ValueError(f"{flag(both[0])} fixes what --sweep {both[0]} tries: give one of them.")
+    fixed, swept = fixed_and_swept(arguments)
+    if conflicts := sorted(fixed & swept):
+        raise ValueError(
+            f"{flag(conflicts[0])} fixes what --sweep {conflicts[0]} tries: give one of them."
+        )
     return fixed | swept

@@ -22,13 +22,13 @@ from tyro.constructors import PrimitiveConstructorSpec
 from crl_jax import hyperparams, summary
 
 from ._program import flag, suggest
-from ._ranges import COUNT, MOST, Range, interval_of_help
+from ._ranges import COUNT, MAX_COUNT, Range, help_interval
 
 T = TypeVar("T")
 
 ENTRIES = "entries"
 """Metadata key under which a field that names an entry stores all available entries."""
-WAS = "was"
+LEGACY_VALUE = "was"
 """Metadata key for the value that a newly added flag has in configurations of older runs."""
 
 
@@ -77,24 +77,24 @@ def declared(
       sweeps: Whether a sweep can set floating-point numbers; integers are never swept.
     """
     defaults, flags = defaults or {}, flags or {}
-    found = {}
-    for name, of in hyperparams(source).items():
-        wanted = name in names if names else of.default not in (None, Parameter.empty)
-        if not wanted and name not in defaults:
+    definitions = {}
+    for name, hyperparam in hyperparams(source).items():
+        is_selected = name in names if names else hyperparam.default not in (None, Parameter.empty)
+        if not is_selected and name not in defaults:
             continue
-        limits = of.range
-        if of.kind is int and limits is not None and limits.high == math.inf:
-            limits = replace(limits, high=MOST)
+        limits = hyperparam.range
+        if hyperparam.kind is int and limits is not None and limits.high == math.inf:
+            limits = replace(limits, high=MAX_COUNT)
         flag_name = flags.get(name, name)
-        found[flag_name] = Hyperparam(
-            default=defaults.get(name, of.default),
-            help=of.help,
+        definitions[flag_name] = Hyperparam(
+            default=defaults.get(name, hyperparam.default),
+            help=hyperparam.help,
             limits=limits,
-            kind=literal(of.choices) if of.choices else of.kind,
-            sweeps=sweeps and of.kind is float,
+            kind=literal(hyperparam.choices) if hyperparam.choices else hyperparam.kind,
+            sweeps=sweeps and hyperparam.kind is float,
             field=None if flag_name == name else name,
         )
-    return found
+    return definitions
 
 
 def count(default: int, help: str, limits: Range = COUNT) -> Hyperparam:
@@ -113,14 +113,14 @@ def literal(choices: tuple[str, ...]) -> Any:
     return make[choices]
 
 
-def name_of(entries: Mapping[str, Any], help: str) -> Any:
+def entry_name_type(entries: Mapping[str, Any], help: str) -> Any:
     """Returns the type of a flag that takes an entry's name; errors suggest the closest name."""
     names = tuple(entries)
 
-    def read(given: list[str]) -> str:
-        if given[0] not in names:
-            raise ValueError(suggest(f"expected one of {', '.join(names)}, got {given[0]!r}."))
-        return given[0]
+    def read(arguments: list[str]) -> str:
+        if arguments[0] not in names:
+            raise ValueError(suggest(f"expected one of {', '.join(names)}, got {arguments[0]!r}."))
+        return arguments[0]
 
     spec = PrimitiveConstructorSpec(
         nargs=1,
@@ -158,7 +158,7 @@ class Entry:
     @property
     def sweepable(self) -> frozenset[str]:
         """Names of the flags that a sweep can set."""
-        return frozenset(name for name, of in self.flags.items() if of.sweeps)
+        return frozenset(name for name, hyperparam in self.flags.items() if hyperparam.sweeps)
 
     def check(self, values: Mapping[str, Any], given: Collection[str]) -> None:
         """Raises ``ValueError`` if flags contradict each other.
@@ -193,7 +193,7 @@ class Registry(dict[str, E]):
 
     Args:
       entries: The entries by name.
-      make: ``make(thing)`` returns the entry of a user-defined function or class.
+      make: ``make(component)`` returns the entry of a user-defined function or class.
     """
 
     def __init__(self, entries: Mapping[str, E], make: Callable[[Any], E]):
@@ -209,41 +209,41 @@ class Registry(dict[str, E]):
         if path in self:
             return
         module, _, name = path.partition(":")
-        if (here := os.getcwd()) not in sys.path:  # installed scripts do not search it
-            sys.path.append(here)
+        if (cwd := os.getcwd()) not in sys.path:  # installed scripts do not search it
+            sys.path.append(cwd)
         try:
-            thing = getattr(importlib.import_module(module), name)
+            component = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{path} cannot be imported: {error}.") from None
-        self[path] = self._make(thing)
+        self[path] = self._make(component)
 
 
 def definitions_by_flag(entries: Entries) -> dict[str, dict[str, Hyperparam]]:
     """Returns, for each flag, its definition in every entry that accepts it."""
-    found: dict[str, dict[str, Hyperparam]] = {}
+    definitions: dict[str, dict[str, Hyperparam]] = {}
     for name, entry in entries.items():
         for flag_name, hyperparam in entry.flags.items():
-            found.setdefault(flag_name, {})[name] = hyperparam
-    return found
+            definitions.setdefault(flag_name, {})[name] = hyperparam
+    return definitions
 
 
 def sweepable(entries: Entries) -> tuple[str, ...]:
     """Returns the names of the flags that a sweep can set."""
     return tuple(
         name
-        for name, of in definitions_by_flag(entries).items()
-        if all(name in entries[n].sweepable for n in of)
+        for name, by_entry in definitions_by_flag(entries).items()
+        if all(name in entries[n].sweepable for n in by_entry)
     )
 
 
-def limits_of(entries: Entries, chosen: Any) -> dict[str, Range]:
+def flag_ranges(entries: Entries, chosen: Any) -> dict[str, Range]:
     """Returns the ranges of all numeric flags, preferring those of the entry ``chosen``."""
-    own = entries[chosen].flags if chosen in entries else {}
-    found = {
-        name: own.get(name, next(iter(of.values())))
-        for name, of in definitions_by_flag(entries).items()
+    chosen_flags = entries[chosen].flags if chosen in entries else {}
+    definitions = {
+        name: chosen_flags.get(name, next(iter(by_entry.values())))
+        for name, by_entry in definitions_by_flag(entries).items()
     }
-    return {name: h.limits for name, h in found.items() if h.limits is not None}
+    return {name: h.limits for name, h in definitions.items() if h.limits is not None}
 
 
 def rejected_flags(entries: Entries, chosen: Any) -> dict[str, None]:
@@ -251,7 +251,7 @@ def rejected_flags(entries: Entries, chosen: Any) -> dict[str, None]:
     if chosen not in entries:
         return {}
     return dict.fromkeys(
-        name for name, of in definitions_by_flag(entries).items() if chosen not in of
+        name for name, by_entry in definitions_by_flag(entries).items() if chosen not in by_entry
     )
 
 
@@ -268,23 +268,25 @@ def with_flags(
 
 def with_entry(kind: type[T], choice: str, entries: Entries, name: str) -> type[T]:
     """Returns a dataclass of :func:`with_flags`, extended by the flags of a new entry."""
-    of = definitions_by_flag(entries)
-    return _with_fields(kind, choice, entries, {n: of[n] for n in entries[name].flags}, None)
+    definitions = definitions_by_flag(entries)
+    return _with_fields(
+        kind, choice, entries, {n: definitions[n] for n in entries[name].flags}, None
+    )
 
 
-def with_help_of(base: type[T], entries: Entries, name: str) -> type[T]:
+def with_entry_help(base: type[T], entries: Entries, name: str) -> type[T]:
     """Returns a dataclass of :func:`with_flags` whose help shows only the flags of one entry."""
-    own, fields = entries[name].flags, []
-    for flag_name, of in definitions_by_flag(entries).items():
-        value = own.get(flag_name) or next(iter(of.values()))
-        shown = f" ({values})" if (values := _values(value)) else ""
-        said = tyro.conf.arg(help=f"{value.help}{shown}.", help_behavior_hint="")
-        hidden = () if flag_name in own else (tyro.conf.Suppress,)
-        kind = Annotated[(value.kind | None, said, *hidden)]  # type: ignore[misc]
+    entry_flags, fields = entries[name].flags, []
+    for flag_name, by_entry in definitions_by_flag(entries).items():
+        value = entry_flags.get(flag_name) or next(iter(by_entry.values()))
+        suffix = f" ({values})" if (values := _values(value)) else ""
+        arg = tyro.conf.arg(help=f"{value.help}{suffix}.", help_behavior_hint="")
+        hidden = () if flag_name in entry_flags else (tyro.conf.Suppress,)
+        kind = Annotated[(value.kind | None, arg, *hidden)]  # type: ignore[misc]
         fields.append((flag_name, kind, field(default=None)))
-    made: Any = make_dataclass(base.__name__, fields, bases=(base,), frozen=True)
-    made.__doc__ = base.__doc__
-    return made
+    new_class: Any = make_dataclass(base.__name__, fields, bases=(base,), frozen=True)
+    new_class.__doc__ = base.__doc__
+    return new_class
 
 
 def _with_fields(
@@ -294,42 +296,45 @@ def _with_fields(
     flags: Mapping[str, dict[str, Hyperparam]],
     default: str | None,
 ) -> type[T]:
-    listed = "; ".join(f"{name}: {entry.help}" for name, entry in entries.items())
-    own = {of.name: of for of in dataclasses.fields(base)}[choice]  # type: ignore[arg-type]
-    kind = name_of(entries, f"{own.metadata['help']} {listed}.")
-    chosen = field(default=default or own.default, metadata={**own.metadata, ENTRIES: entries})
+    descriptions = "; ".join(f"{name}: {entry.help}" for name, entry in entries.items())
+    choice_field = {f.name: f for f in dataclasses.fields(base)}[choice]  # type: ignore[arg-type]
+    kind = entry_name_type(entries, f"{choice_field.metadata['help']} {descriptions}.")
+    chosen = field(
+        default=default or choice_field.default,
+        metadata={**choice_field.metadata, ENTRIES: entries},
+    )
     fields: list[Any] = [(choice, kind, chosen)]
-    for name, of in flags.items():
-        said = tyro.conf.arg(help=_help(of, len(entries)), help_behavior_hint="")
-        kind = next(iter(of.values())).kind
-        was = {WAS: None} if any(h.was_missing for h in of.values()) else {}
-        fields.append((name, Annotated[kind | None, said], field(default=None, metadata=was)))
-    made: Any = make_dataclass(base.__name__, fields, bases=(base,), frozen=True)
-    made.__doc__ = base.__doc__
-    return made
+    for name, by_entry in flags.items():
+        arg = tyro.conf.arg(help=_help(by_entry, len(entries)), help_behavior_hint="")
+        kind = next(iter(by_entry.values())).kind
+        metadata = {LEGACY_VALUE: None} if any(h.was_missing for h in by_entry.values()) else {}
+        fields.append((name, Annotated[kind | None, arg], field(default=None, metadata=metadata)))
+    new_class: Any = make_dataclass(base.__name__, fields, bases=(base,), frozen=True)
+    new_class.__doc__ = base.__doc__
+    return new_class
 
 
-def _help(of: dict[str, Hyperparam], n_entries: int) -> str:
+def _help(by_entry: dict[str, Hyperparam], n_entries: int) -> str:
     """Returns the help of a flag: its meaning, and its range and default in each entry."""
-    said = next(iter(of.values())).help
+    text = next(iter(by_entry.values())).help
     groups: dict[str, list[str]] = {}
-    for name, hyperparam in of.items():
+    for name, hyperparam in by_entry.items():
         groups.setdefault(_values(hyperparam), []).append(name)
-    everyone = len(groups) == 1 and len(of) == n_entries
-    shown = (
-        f"{'all' if everyone else ', '.join(names)}{f' ({values})' if values else ''}"
+    is_common = len(groups) == 1 and len(by_entry) == n_entries
+    parts = (
+        f"{'all' if is_common else ', '.join(names)}{f' ({values})' if values else ''}"
         for values, names in groups.items()
     )
-    return f"{said}. For {'; '.join(shown)}."
+    return f"{text}. For {'; '.join(parts)}."
 
 
-def _values(of: Hyperparam) -> str:
-    default = [] if of.default is None else [f"by default {of.default}"]
-    if of.limits is None or of.limits == Range():
+def _values(hyperparam: Hyperparam) -> str:
+    default = [] if hyperparam.default is None else [f"by default {hyperparam.default}"]
+    if hyperparam.limits is None or hyperparam.limits == Range():
         return "".join(default)
-    if of.limits.low == of.limits.high:
-        return f"always {of.default}"
-    return ", ".join([interval_of_help(of.limits), *default])
+    if hyperparam.limits.low == hyperparam.limits.high:
+        return f"always {hyperparam.default}"
+    return ", ".join([help_interval(hyperparam.limits), *default])
 
 
 def resolve_flags(
@@ -347,25 +352,25 @@ def resolve_flags(
       ValueError: If a flag is passed, or swept, that the entry does not accept.
     """
     name = getattr(options, choice)
-    own = entries[name].flags
-    values = {flag_name: h.default for flag_name, h in own.items()}
-    given = set(swept)
-    for flag_name, of in definitions_by_flag(entries).items():
+    flags = entries[name].flags
+    values = {flag_name: h.default for flag_name, h in flags.items()}
+    passed = set(swept)
+    for flag_name, by_entry in definitions_by_flag(entries).items():
         value = getattr(options, flag_name, None)  # flags of entries added later may be missing
-        if (value is not None or flag_name in swept) and flag_name not in own:
-            takes = f"it takes {', '.join(map(flag, own))}" if own else "it takes no numbers"
+        if (value is not None or flag_name in swept) and flag_name not in flags:
+            hint = f"it takes {', '.join(map(flag, flags))}" if flags else "it takes no numbers"
             raise ValueError(
-                f"{flag(choice)} {name} has no {flag(flag_name)}; {takes}. "
-                f"{flag(flag_name)} is for {', '.join(of)}."
+                f"{flag(choice)} {name} has no {flag(flag_name)}; {hint}. "
+                f"{flag(flag_name)} is for {', '.join(by_entry)}."
             )
         if value is not None:
             values[flag_name] = value
-            given.add(flag_name)
-    entries[name].check(values, given)
+            passed.add(flag_name)
+    entries[name].check(values, passed)
     return entries[name].complete(values, swept)
 
 
 def filled(options: T, values: Mapping[str, Any], swept: tuple[str, ...] = ()) -> T:
     """Returns the options with these values, except for those that a sweep sets."""
-    kept = {name: value for name, value in values.items() if name not in swept}
-    return dataclasses.replace(options, **kept)  # type: ignore[type-var]
+    unswept = {name: value for name, value in values.items() if name not in swept}
+    return dataclasses.replace(options, **unswept)  # type: ignore[type-var]

@@ -57,9 +57,9 @@ def create(folder: Path, config: Any, command: str) -> None:
 
 def check_out(folder: Path) -> None:
     """Raises ``ValueError`` if a file is where the output folder or a parent of it should be."""
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise ValueError(f"--out {folder}: {place} is a file; name a directory.")
+    for parent in (folder, *folder.parents):
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(f"--out {folder}: {parent} is a file; name a directory.")
 
 
 def make_out(folder: Path) -> None:
@@ -122,19 +122,19 @@ def open_run(folder: Path, schema: Schema[C]) -> C:
         stored = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{folder} holds no run: there is no {path}.") from None
-    of = _command_of(stored)
-    if of is not None and of != schema.command:
+    command = _recorded_command(stored)
+    if command is not None and command != schema.command:
         raise ValueError(
-            f"{folder} holds a run of {program(of)}, not of {program(schema.command)}."
+            f"{folder} holds a run of {program(command)}, not of {program(schema.command)}."
         )
     return schema.from_json(stored, path)
 
 
-def _command_of(stored: Any) -> str | None:
+def _recorded_command(stored: Any) -> str | None:
     """Returns the command that wrote a configuration, or None if it is not recorded."""
     environment = stored.get("environment") if isinstance(stored, dict) else None
-    of = environment.get("command") if isinstance(environment, dict) else None
-    return of if isinstance(of, str) else None
+    command = environment.get("command") if isinstance(environment, dict) else None
+    return command if isinstance(command, str) else None
 
 
 def resume_advice(folder: Path, command: str, processes: str | None = None) -> str:
@@ -148,11 +148,11 @@ def resume_advice(folder: Path, command: str, processes: str | None = None) -> s
     if (folder / METRICS).exists():
         return f"The run in {folder} is finished."
     if (folder / CONFIG).exists():
-        again = f"{program(command)} --resume {shlex.quote(str(folder))}"
+        resume = f"{program(command)} --resume {shlex.quote(str(folder))}"
         if processes is None:
-            return f"Go on with: {again}"
+            return f"Go on with: {resume}"
         return (
-            f"Go on with, and accordingly in the other processes: {again} --processes {processes}"
+            f"Go on with, and accordingly in the other processes: {resume} --processes {processes}"
         )
     return "Start again with the same command."
 

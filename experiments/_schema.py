@@ -15,16 +15,16 @@ from ._program import flag, named_values, program
 from ._ranges import Range
 from ._registry import (
     ENTRIES,
-    WAS,
+    LEGACY_VALUE,
     Entries,
     Registry,
+    flag_ranges,
     is_import_path,
-    limits_of,
     rejected_flags,
     resolve_flags,
     sweepable,
     with_entry,
-    with_help_of,
+    with_entry_help,
 )
 
 C = TypeVar("C")
@@ -70,9 +70,11 @@ class Schema(Generic[C]):
     def flags(self) -> dict[str, str]:
         """Flags, by the name of the library argument that they set."""
         kinds = self.sections.values()
-        own = {of.name: flag(of.name) for kind in kinds for of in dataclasses.fields(kind)}
+        by_field = {
+            field.name: flag(field.name) for kind in kinds for field in dataclasses.fields(kind)
+        }
         renamed = {"learning_rate": "lr", "source": "data", **self.renamed}
-        return own | {argument: own[name] for argument, name in renamed.items()}
+        return by_field | {argument: by_field[name] for argument, name in renamed.items()}
 
     def extended(self, chosen: Mapping[str, str]) -> "Schema[C]":
         """Returns the schema extended by the flags of entries that are chosen by import path.
@@ -90,11 +92,11 @@ class Schema(Generic[C]):
             if is_import_path(name) and isinstance(entries, Registry):
                 entries.add(name)
                 for other, kind in sections.items():
-                    taken = {of.name for of in dataclasses.fields(kind)} if other != section else ()
-                    if both := sorted(set(taken) & {*entries[name].flags}):
+                    taken = {f.name for f in dataclasses.fields(kind)} if other != section else ()
+                    if clash := sorted(set(taken) & {*entries[name].flags}):
                         raise ValueError(
-                            f"{name}: its hyper-parameter {both[0]} has the name of another flag, "
-                            f"{flag(both[0])}; rename it."
+                            f"{name}: its hyper-parameter {clash[0]} has the name of another flag, "
+                            f"{flag(clash[0])}; rename it."
                         )
                 sections[section] = with_entry(sections[section], choice, entries, name)
         return self._with_sections(sections)
@@ -104,7 +106,7 @@ class Schema(Generic[C]):
         sections = dict(self.sections)
         for section, choice, entries in self.choices:
             if (name := chosen.get(choice)) in entries:
-                sections[section] = with_help_of(sections[section], entries, str(name))
+                sections[section] = with_entry_help(sections[section], entries, str(name))
         return self._with_sections(sections)
 
     def _with_sections(self, sections: Mapping[str, Any]) -> "Schema[C]":
@@ -123,17 +125,17 @@ class Schema(Generic[C]):
     @property
     def sweepable(self) -> tuple[str, ...]:
         """Names of the numbers that a sweep can set."""
-        of_entries = (name for *_, entries in self.choices for name in sweepable(entries))
-        return (*self.numbers, *of_entries)
+        entry_flags = (name for *_, entries in self.choices for name in sweepable(entries))
+        return (*self.numbers, *entry_flags)
 
-    def ranges_of(self, **chosen: Any) -> dict[str, Range]:
+    def field_ranges(self, **chosen: Any) -> dict[str, Range]:
         """Returns the ranges of all numeric fields, given the choices, such as ``loss="bpr"``."""
-        found: dict[str, Range] = {}
+        limits: dict[str, Range] = {}
         for kind in self.sections.values():
-            found |= ranges.declared_ranges(kind)
+            limits |= ranges.declared_ranges(kind)
         for _, choice, entries in self.choices:
-            found |= limits_of(entries, chosen.get(choice))
-        return found
+            limits |= flag_ranges(entries, chosen.get(choice))
+        return limits
 
     def parse(self, arguments: list[str], default: C, description: str) -> C:
         """Parses flags into a configuration, with the defaults of ``default``.
@@ -143,11 +145,14 @@ class Schema(Generic[C]):
             each other.
         """
         options = {choice: getattr(default, section) for section, choice, _ in self.choices}
-        given = {name: value for name, value in named_values(arguments) if name in options}
-        before = {choice: str(getattr(of, choice)) for choice, of in options.items()}
-        schema = self.extended(before).extended(given)
+        chosen = {name: value for name, value in named_values(arguments) if name in options}
+        default_choices = {
+            choice: str(getattr(section_options, choice))
+            for choice, section_options in options.items()
+        }
+        schema = self.extended(default_choices).extended(chosen)
         if {"-h", "--help"} & {*arguments}:
-            schema = schema._for_help(given)
+            schema = schema._for_help(chosen)
         if schema is not self:
             default = schema._converted(default)
         config = tyro.cli(
@@ -167,7 +172,7 @@ class Schema(Generic[C]):
     def _refuse_empty_paths(self, arguments: list[str]) -> None:
         """Rejects empty paths, as of unset variables: they would be the working directory."""
         hints = [hint for kind in self.sections.values() for hint in get_type_hints(kind).items()]
-        paths = {"data", *(name for name, kind in hints if ranges.required(kind) is Path)}
+        paths = {"data", *(name for name, kind in hints if ranges.strip_optional(kind) is Path)}
         for name, value in named_values(arguments):
             if name in paths and not value:
                 raise ValueError(f"{flag(name)} must not be an empty text.")
@@ -176,7 +181,7 @@ class Schema(Generic[C]):
         """Returns the configuration stored by :func:`to_json`, validated in the same way as flags.
 
         Configurations of older runs may lack a flag if their entries do not accept it, or if its
-        field has the metadata :data:`WAS`.
+        field has the metadata :data:`LEGACY_VALUE`.
 
         Args:
           stored: The parsed JSON. A section ``environment`` is ignored.
@@ -190,38 +195,45 @@ class Schema(Generic[C]):
         names = list(self.sections)
         if base is not None and isinstance(stored, dict):
             stored = {**{name: {} for name in names}, **stored}
-        given = _fields(stored, names, str(where), optional=("environment",))
+        section_values = _fields(stored, names, str(where), optional=("environment",))
         if base is not None:
             for name in names:
-                if isinstance(given[name], dict):
-                    given[name] = {**to_json(getattr(base, name)), **given[name]}
+                if isinstance(section_values[name], dict):
+                    section_values[name] = {**to_json(getattr(base, name)), **section_values[name]}
         for section, kind in self.sections.items():
-            if isinstance(given[section], dict):
+            if isinstance(section_values[section], dict):
                 fields = dataclasses.fields(kind)
-                was = {of.name: of.metadata[WAS] for of in fields if WAS in of.metadata}
-                given[section] = {**was, **given[section]}
+                legacy = {
+                    field.name: field.metadata[LEGACY_VALUE]
+                    for field in fields
+                    if LEGACY_VALUE in field.metadata
+                }
+                section_values[section] = {**legacy, **section_values[section]}
         chosen = {
-            choice: str(given[section].get(choice))
+            choice: str(section_values[section].get(choice))
             for section, choice, _ in self.choices
-            if isinstance(given[section], dict)
+            if isinstance(section_values[section], dict)
         }
         for section, choice, entries in self.choices:
             if choice in chosen:
-                given[section] = {**rejected_flags(entries, chosen[choice]), **given[section]}
+                section_values[section] = {
+                    **rejected_flags(entries, chosen[choice]),
+                    **section_values[section],
+                }
         try:
             schema = self.extended(chosen)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
-        table, sections = schema.ranges_of(**chosen), {}
+        table, sections = schema.field_ranges(**chosen), {}
         for section, kind in schema.sections.items():
             hints = get_type_hints(kind)
-            values = _fields(given[section], list(hints), f"{where}: {section}")
+            values = _fields(section_values[section], list(hints), f"{where}: {section}")
             for name, value in values.items():
                 try:
                     values[name] = ranges.read(hints[name], table.get(name), value)
-                except ValueError as wanted:
+                except ValueError as expected:
                     raise ValueError(
-                        f"{where}: {section}.{name}: expected {wanted}, "
+                        f"{where}: {section}.{name}: expected {expected}, "
                         f"got {ranges.shorten(value)}."
                     ) from None
             sections[section] = kind(**values)
@@ -267,14 +279,16 @@ class Schema(Generic[C]):
             if len({*axes[name]}) < len(axes[name]):
                 raise ValueError(f"--sweep {name} must have distinct values, got {spec!r}.")
             hints = (get_type_hints(type(getattr(config, section))) for section in self.sections)
-            kind = ranges.required(next(of[name] for of in hints if name in of))
+            kind = ranges.strip_optional(
+                next(section_hints[name] for section_hints in hints if name in section_hints)
+            )
             for value in axes[name]:
-                whole = int(value) if value.is_integer() else value
+                number = int(value) if value.is_integer() else value
                 try:
-                    ranges.read(kind, self._ranges_with(config)[name], whole)
-                except ValueError as wanted:
+                    ranges.read(kind, self._ranges_with(config)[name], number)
+                except ValueError as expected:
                     raise ValueError(
-                        f"--sweep {name} must be {wanted}, got {value:g} in {spec!r}."
+                        f"--sweep {name} must be {expected}, got {value:g} in {spec!r}."
                     ) from None
         return axes
 
@@ -283,7 +297,7 @@ class Schema(Generic[C]):
             (choice, getattr(getattr(config, section), choice))
             for section, choice, _ in self.choices
         )
-        return self.ranges_of(**dict(chosen))
+        return self.field_ranges(**dict(chosen))
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -299,10 +313,10 @@ def absolute(options: T, *names: str, but: tuple[str, ...] = ()) -> T:
       *names: Fields that may hold a path.
       but: Values that are not paths; ``tfds:NAME`` never is.
     """
-    given = {name: getattr(options, name) for name in names}
+    values = {name: getattr(options, name) for name in names}
     paths = {
         name: type(value)(Path(value).absolute())
-        for name, value in given.items()
+        for name, value in values.items()
         if value is not None and value not in but and not str(value).startswith("tfds:")
     }
     return dataclasses.replace(options, **paths)  # type: ignore[type-var]

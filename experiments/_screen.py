@@ -16,7 +16,7 @@ from rich.table import Table
 from ._program import in_flags, suggest
 from ._study import SearchResult
 
-_WIDE = 1000
+_WIDTH = 1000
 _SPELL = "crl_jax.spell"
 """Name of the error handler that spells out characters that an encoding lacks."""
 _SPELLING = {
@@ -31,8 +31,8 @@ _MARKUP = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
 def output(*, stderr: bool = False) -> Console:
     """Returns a console of the terminal's width; in files, lines and tables are not wrapped."""
     # No emoji codes: an item id such as ":x:" must be printed literally.
-    made = Console(stderr=stderr, emoji=False)
-    return made if made.is_terminal else Console(stderr=stderr, emoji=False, width=_WIDE)
+    console = Console(stderr=stderr, emoji=False)
+    return console if console.is_terminal else Console(stderr=stderr, emoji=False, width=_WIDTH)
 
 
 def accept_all_characters() -> None:
@@ -55,34 +55,34 @@ def printable(text: str) -> str:
 def _transliterate(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(_SPELLING.get(character, "?") for character in lacking), error.end
+    characters = error.object[error.start : error.end]
+    return "".join(_SPELLING.get(character, "?") for character in characters), error.end
 
 
 def describe_devices(mesh: Mesh | None) -> str:
     """Describes the devices in use."""
     device = jax.devices()[0]
-    where = f"{device.platform} ({device.device_kind})"
+    description = f"{device.platform} ({device.device_kind})"
     if mesh is not None:
         axes = ", ".join(f"{axis}={n}" for axis, n in mesh.shape.items())
-        where = f"{mesh.size} × {where}, {axes}"
+        description = f"{mesh.size} × {description}, {axes}"
     if jax.process_count() > 1:
-        where += f", {jax.process_count()} processes"
-    return where
+        description += f", {jax.process_count()} processes"
+    return description
 
 
 def grid_table(searched: SearchResult, n_seeds: int, metric: str) -> Table:
     """Returns a table of the points of a search and their validation scores, the best in bold."""
     points, choice = searched.points, searched.choice
     seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ", one seed"
-    kind = "Search" if searched.said else "Grid"
+    kind = "Search" if searched.description else "Grid"
     table = Table(title=f"{kind}, decided on validation data{seeds}")
     epochs = [str(epoch or "") for epoch in choice.best_epochs] if any(choice.best_epochs) else None
     names = list(dict.fromkeys(name for point in points for name in point))
     for name in (*names, f"valid {metric}", *(["best epoch"] if epochs else [])):
         table.add_column(name, justify="right")
     for i, point in enumerate(points):
-        if np.isnan(choice.scores[i]) and i != choice.point and searched.said:
+        if np.isnan(choice.scores[i]) and i != choice.point and searched.description:
             continue  # not trained, or diverged
         table.add_row(
             *(_number(point.get(name, "")) for name in names),
@@ -110,16 +110,16 @@ def seeds_suffix(n: int) -> str:
 
 def show_warning(flags: Mapping[str, str], message: Warning | str, *_: Any, **__: Any) -> None:
     """Prints a warning as one line; replaces :func:`warnings.showwarning`."""
-    said = plain(in_flags(message, flags))
-    output(stderr=True).print(f"[yellow]warning:[/] {said}", highlight=False)
+    text = plain(in_flags(message, flags))
+    output(stderr=True).print(f"[yellow]warning:[/] {text}", highlight=False)
 
 
 def show_error(flags: Mapping[str, str], error: object) -> None:
     """Prints an error as one line."""
-    said = plain(suggest(in_flags(error, flags)))
-    output(stderr=True).print(f"[red]error:[/] {said}", highlight=False)
+    text = plain(suggest(in_flags(error, flags)))
+    output(stderr=True).print(f"[red]error:[/] {text}", highlight=False)
 
 
 def plain(message: object) -> str:
     """Escapes rich markup, such as ``[red]``, and the backslashes before it."""
-    return _MARKUP.sub(lambda found: f"{found[1]}{found[1]}\\{found[2]}", str(message))
+    return _MARKUP.sub(lambda match: f"{match[1]}{match[1]}\\{match[2]}", str(message))

@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-_WORDS = {"SIGINT": "Interrupted", "SIGTERM": "Terminated", "SIGHUP": "Hung up"}
+_SIGNAL_MESSAGES = {"SIGINT": "Interrupted", "SIGTERM": "Terminated", "SIGHUP": "Hung up"}
 _SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
 _advice: Callable[[], str] = lambda: "Start again with the same command."  # noqa: E731
 
@@ -42,33 +42,33 @@ def run_with_signals(command: Callable[[], int]) -> int:
     On SIGINT, SIGTERM or SIGHUP, unless the signal is ignored, for example by ``nohup``, the
     process exits with status 130, 143 or 129.
     """
-    numbers = [getattr(signal, name) for name in _WORDS if hasattr(signal, name)]
-    minded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [getattr(signal, name) for name in _SIGNAL_MESSAGES if hasattr(signal, name)]
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     receiver, sender = socket.socketpair()
     sender.setblocking(False)
     signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-    for number in minded:
+    for number in handled:
         signal.signal(number, lambda *_: None)  # the thread terminates the process
-    threading.Thread(target=_watch, args=(receiver, minded), daemon=True).start()
+    threading.Thread(target=_watch, args=(receiver, handled), daemon=True).start()
     try:
         return command()
     finally:
-        for number in minded:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
 
 
-def _watch(receiver: socket.socket, minded: list[int]) -> None:
-    while (received := receiver.recv(1)) and received[0] not in minded:
+def _watch(receiver: socket.socket, handled: list[int]) -> None:
+    while (received := receiver.recv(1)) and received[0] not in handled:
         pass
     if received:
-        _leave(received[0])
+        _terminate(received[0])
 
 
-def _leave(number: int) -> None:
+def _terminate(number: int) -> None:
     with contextlib.suppress(OSError):  # the terminal may be gone
         if os.isatty(1):
             os.write(1, f"{_SHOW_CURSOR}\n".encode())
-        line = f"{_WORDS[signal.Signals(number).name]}. {_advice()}\n"
+        line = f"{_SIGNAL_MESSAGES[signal.Signals(number).name]}. {_advice()}\n"
         os.write(2, line.encode(errors="backslashreplace"))
     os._exit(128 + number)

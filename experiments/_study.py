@@ -36,21 +36,21 @@ class Run:
     Attributes:
       phase: ``"search"`` or ``"final"``.
       index: Index of the run within its phase, from 0.
-      of: Number of runs of the phase.
+      n_runs: Number of runs of the phase.
       seed: Random seed of the run.
       numbers: Hyper-parameter values that a sweep sets, by name.
     """
 
     phase: str
     index: int
-    of: int
+    n_runs: int
     seed: int
     numbers: dict[str, float]
 
     @property
     def name(self) -> str:
         """Display name of the run, such as ``search 2/6``."""
-        return f"{self.phase} {self.index + 1}/{self.of}" if self.of > 1 else self.phase
+        return f"{self.phase} {self.index + 1}/{self.n_runs}" if self.n_runs > 1 else self.phase
 
     @property
     def title(self) -> str:
@@ -102,12 +102,12 @@ class Evaluation(NamedTuple):
     Attributes:
       metrics: Test metrics, in display order.
       cases: Score of each test case, for paired comparisons of two trainings.
-      shown: Additional data for figures.
+      figure_data: Additional data for figures.
     """
 
     metrics: dict[str, float]
     cases: np.ndarray = np.empty(0)
-    shown: Any = None
+    figure_data: Any = None
 
 
 class Member(NamedTuple):
@@ -135,7 +135,7 @@ class SearchResult:
       choice: The selected grid point.
       models: Its learned models, one per seed, if the search has trained the final models already.
       config: Its configuration, if it differs in more than numbers that a sweep sets.
-      said: Description of the search; empty for that of a grid.
+      description: Description of the search; empty for that of a grid.
       blend: The models to blend, the selected one first; empty if it is the only one.
       blend_score: Validation score of the blend; NaN without one.
     """
@@ -144,7 +144,7 @@ class SearchResult:
     choice: train.Selection
     models: list[Any] | None = None
     config: Any = None
-    said: str = ""
+    description: str = ""
     blend: tuple[Member, ...] = ()
     blend_score: float = np.nan
 
@@ -374,15 +374,15 @@ class Study(ABC, Generic[C, P]):
           its validation score; and the ``seconds`` of training.
         """
         del problem
-        found: dict[str, Any] = {n: float(np.mean([m[n] for m in per_seed])) for n in per_seed[0]}
+        results: dict[str, Any] = {n: float(np.mean([m[n] for m in per_seed])) for n in per_seed[0]}
         if len(per_seed) > 1:
             for name in per_seed[0]:
-                found[f"{name}_std"] = float(np.std([m[name] for m in per_seed], ddof=1))
+                results[f"{name}_std"] = float(np.std([m[name] for m in per_seed], ddof=1))
         chosen: dict[str, Any] = {"point": searched.point}
         if not np.isnan(searched.choice.score):
             chosen[self.selection_score(config)] = searched.choice.score
         last = {(e["phase"], e.get("run"), e.get("stage")): e["seconds"] for e in history}
-        return {**found, "chosen": chosen, "seconds": round(sum(last.values()), 3)}
+        return {**results, "chosen": chosen, "seconds": round(sum(last.values()), 3)}
 
     @abstractmethod
     def report(

@@ -16,7 +16,7 @@ from . import _rundir as rundir
 from ._command import run
 from ._files import remove_partial
 from ._loggers import Entry, check_installed, open_logger
-from ._mesh import check_devices, mesh_of
+from ._mesh import check_devices, make_mesh
 from ._processes import check_same, is_first, join
 from ._program import program
 from ._progress import Display, TrainingStatus, display
@@ -31,27 +31,27 @@ from ._study_options import OutputOptions
 def main(
     study: Study[Any, Any],
     arguments: list[str] | None,
-    others: Mapping[str, Callable[[list[str]], None]],
+    subcommands: Mapping[str, Callable[[list[str]], None]],
 ) -> int:
     """Runs a study's command and returns its exit status, see :func:`experiments._command.run`.
 
     Args:
       study: The study.
       arguments: Command-line arguments; by default those of the program.
-      others: Subcommands by name, which is the first argument.
+      subcommands: Subcommands by name, which is the first argument.
     """
-    given = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
 
     def command() -> None:
-        if given and given[0] in others:
-            others[given[0]](given[1:])
+        if argv and argv[0] in subcommands:
+            subcommands[argv[0]](argv[1:])
         else:
-            _run(study, *configure(study, given))
+            _run(study, *configure(study, argv))
 
     return run(command, study.schema.flags)
 
 
-_OF_RESUMED = {"--resume", "--device", "--mesh", "--processes"}
+_RESUME_FLAGS = {"--resume", "--device", "--mesh", "--processes"}
 """Flags that a resumed run takes."""
 
 
@@ -61,27 +61,27 @@ def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, 
     flags = {word.partition("=")[0] for word in arguments if word.startswith("--")}
     default, arguments = take_base(arguments, study.recipes, schema, study.start)
     recipes = "\n      ".join(study.recipes)
-    described = study.description.format(program=program(schema.command), recipes=recipes)
-    config = schema.parse(arguments, default, described)
-    now: OutputOptions = config.output
-    if now.resume is None:
-        if now.processes and now.out is None:
+    description = study.description.format(program=program(schema.command), recipes=recipes)
+    config = schema.parse(arguments, default, description)
+    options: OutputOptions = config.output
+    if options.resume is None:
+        if options.processes and options.out is None:
             raise ValueError("--processes needs --out, a folder that all processes see.")
         name = f"{study.for_config(config).folder_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}"
-        return config, now.out or Path("runs") / name, False
-    if flags - _OF_RESUMED:
+        return config, options.out or Path("runs") / name, False
+    if flags - _RESUME_FLAGS:
         raise ValueError("--resume goes on with the run's own configuration; omit other flags.")
-    config = rundir.open_run(now.resume, schema)
-    device = now.device if "--device" in flags else config.output.device
-    mesh = now.mesh or config.output.mesh
-    output = replace(config.output, device=device, mesh=mesh, processes=now.processes)
-    before, config = config, replace(config, output=output)
+    config = rundir.open_run(options.resume, schema)
+    device = options.device if "--device" in flags else config.output.device
+    mesh = options.mesh or config.output.mesh
+    output = replace(config.output, device=device, mesh=mesh, processes=options.processes)
+    original, config = config, replace(config, output=output)
     try:
         study.for_config(config).check(config)
     except ValueError as error:
-        raise ValueError(f"{now.resume / rundir.CONFIG}: {error}") from None
-    study.for_config(config).check_resumed(before, config)
-    return config, now.resume, True
+        raise ValueError(f"{options.resume / rundir.CONFIG}: {error}") from None
+    study.for_config(config).check_resumed(original, config)
+    return config, options.resume, True
 
 
 def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> None:
@@ -101,25 +101,30 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
             pass
     study.check(config)
     check_installed(config.output.log)
-    with display(console) as shown:
-        problem = study.load_shown(config, shown)
+    with display(console) as progress:
+        problem = study.load_shown(config, progress)
     config = study.prepare(config, problem)
     config = replace(config, output=replace(config.output, processes=None))
-    described = [*study.describe_data(config, problem)]
+    data_description = [*study.describe_data(config, problem)]
     settings = to_json(config)
-    beside = {"output": {"mesh": settings["output"]["mesh"]}, "data": {"the data": described}}
-    check_same(settings | beside)
-    with _output_folder(folder, resumed, advice) as place:
+    shared_settings = {
+        "output": {"mesh": settings["output"]["mesh"]},
+        "data": {"the data": data_description},
+    }
+    check_same(settings | shared_settings)
+    with _output_folder(folder, resumed, advice) as output_folder:
         advise(partial(rundir.resume_advice, folder, study.schema.command, processes))
         if not resumed:
-            rundir.create(place, config, study.schema.command)
+            rundir.create(output_folder, config, study.schema.command)
         title = study.describe_training(config)
-        console.print(f"[bold]{plain(title)}[/] on {describe_devices(mesh_of(config.output.mesh))}")
-        for line in described:
+        console.print(
+            f"[bold]{plain(title)}[/] on {describe_devices(make_mesh(config.output.mesh))}"
+        )
+        for line in data_description:
             console.print(plain(line), highlight=False)
-        log = open_logger(config.output.log if first else "none", place, settings)
-        with display(console) as shown, log as on_entry:
-            training = _Training(study, config, problem, place, title, shown, on_entry)
+        log = open_logger(config.output.log if first else "none", output_folder, settings)
+        with display(console) as progress, log as on_entry:
+            training = _Training(study, config, problem, output_folder, title, progress, on_entry)
             results = training.run(folder / rundir.CHECKPOINT)
     for each in results:
         console.print(each)
@@ -130,8 +135,8 @@ def _run(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> No
 def _output_folder(folder: Path, resumed: bool, advice: str) -> Iterator[Path]:
     """Yields the output folder of a run: the run directory, but only in the first process."""
     if not is_first():
-        with tempfile.TemporaryDirectory() as unread:
-            yield Path(unread)
+        with tempfile.TemporaryDirectory() as scratch:
+            yield Path(scratch)
         return
     with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
         yield folder
@@ -142,10 +147,10 @@ class _Training:
 
     def __init__(
         self, study: Study[Any, Any], config: Any, problem: Any, folder: Path, title: str,
-        shown: Display, on_entry: Callable[[Entry], None],
+        progress: Display, on_entry: Callable[[Entry], None],
     ):  # fmt: skip
         self._study, self._config, self._problem, self._folder = study, config, problem, folder
-        self._title, self._shown, self._log = title, shown, on_entry
+        self._title, self._progress, self._log = title, progress, on_entry
         self._history: list[dict[str, Any]] = []
         n = {
             f"{phase} {stage}".strip(): study.count(config, problem, phase, stage)
@@ -160,58 +165,58 @@ class _Training:
         Returns:
           What is printed about the results.
         """
-        study, config, folder, shown = self._study, self._config, self._folder, self._shown
-        given, outputs = (config, self._problem), (checkpoints, self._on_entry, shown.stage)
+        study, config, folder, progress = self._study, self._config, self._folder, self._progress
+        inputs, outputs = (config, self._problem), (checkpoints, self._on_entry, progress.stage)
         checkpoints.mkdir(parents=True, exist_ok=True)
         if is_first():
             remove_partial(folder)
             remove_partial(checkpoints)
         rundir.write_history(folder / rundir.HISTORY, self._history)
         axes = study.schema.axes(config)
-        study.draw_first(*given, {name: values[0] for name, values in axes.items()}, folder)
-        searched = study.search(*given, *outputs)
+        study.draw_first(*inputs, {name: values[0] for name, values in axes.items()}, folder)
+        searched = study.search(*inputs, *outputs)
         if len(searched.points) > 1 or axes:
             metric = study.selection_score(config)
             rundir.write_sweep(folder / rundir.SWEEP, searched.points, searched.choice, metric)
         if searched.config is not None:
             config = searched.config
             self._study = study = study.for_config(config)
-            given = (config, self._problem)
+            inputs = (config, self._problem)
         per_seed, cases, first = [], [], None
         for phase in study.phases(config)[1:]:
-            trained = study.train_models(*given, phase, searched, *outputs)
+            trained = study.train_models(*inputs, phase, searched, *outputs)
             for index, models in enumerate(trained):
                 if index == 0:
-                    study.save_models(*given, phase, models, folder)
+                    study.save_models(*inputs, phase, models, folder)
                 for learned in models if phase == "final" else ():
                     seed = config.protocol.seed + len(per_seed)
-                    shown.stage(f"evaluating seed {seed}")
-                    evaluation = study.evaluate(*given, learned, seed, shown.stage)
+                    progress.stage(f"evaluating seed {seed}")
+                    evaluation = study.evaluate(*inputs, learned, seed, progress.stage)
                     per_seed.append(evaluation.metrics)
                     cases.append(evaluation.cases)
                     rundir.write_json(folder / rundir.SEEDS, per_seed)
                     first = first or (learned, evaluation)
         assert first is not None
-        beside = [*study.compare(*given, cases, folder, shown.stage)]
-        shown.stage("drawing")
-        study.draw_curves(*given, searched, self._history, self._title, folder / rundir.CURVES)
-        study.draw(*given, *first, self._title, folder)
+        comparison = [*study.compare(*inputs, cases, folder, progress.stage)]
+        progress.stage("drawing")
+        study.draw_curves(*inputs, searched, self._history, self._title, folder / rundir.CURVES)
+        study.draw(*inputs, *first, self._title, folder)
         # Written last: its presence marks the run as complete.
-        summary = study.summary(*given, searched, per_seed, self._history)
+        summary = study.summary(*inputs, searched, per_seed, self._history)
         rundir.write_json(folder / rundir.METRICS, summary)
-        results = [*study.report(*given, searched, per_seed), *beside]
+        results = [*study.report(*inputs, searched, per_seed), *comparison]
         if len(searched.points) == 1 and not axes:
             return results
         return [grid_table(searched, config.protocol.search_seeds, study.score), *results]
 
-    def _on_entry(self, of: Run | Runs, entry: dict[str, Any]) -> None:
-        self._history.append(of.line(entry))
+    def _on_entry(self, run: Run | Runs, entry: dict[str, Any]) -> None:
+        self._history.append(run.line(entry))
         rundir.append_history(self._folder / rundir.HISTORY, self._history[-1])
         stage = entry.get("stage", "")
-        name, phase = f"{of.name} {stage}".strip(), f"{of.phase} {stage}".strip()
+        name, phase = f"{run.name} {stage}".strip(), f"{run.phase} {stage}".strip()
         self._log({"phase": name, **{n: v for n, v in entry.items() if n != "stage"}})
-        title = f"{of.title} {stage}" if stage else of.title
-        epochs = of.epochs if isinstance(of, Runs) else self._study.epochs(self._config, stage)
-        self._shown.advance(
-            title, entry["epoch"], epochs, self._status.format(phase, entry, of.index)
+        title = f"{run.title} {stage}" if stage else run.title
+        epochs = run.epochs if isinstance(run, Runs) else self._study.epochs(self._config, stage)
+        self._progress.advance(
+            title, entry["epoch"], epochs, self._status.format(phase, entry, run.index)
         )

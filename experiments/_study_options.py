@@ -10,8 +10,8 @@ from tyro.conf import UseAppendAction
 from crl_jax import models, train
 
 from ._program import flag
-from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
-from ._registry import WAS
+from ._ranges import COUNT, MAX_COUNT, NOT_NEGATIVE, POSITIVE, Range, option_group
+from ._registry import LEGACY_VALUE
 
 
 @option_group
@@ -53,18 +53,18 @@ class OptimizerOptions:
     """Final value of the schedule, as a factor on the learning rate."""
     warm_up: Annotated[float, Range(0, 1, high_open=True)] = 0.0
     """Fraction of the training during which the learning rate increases."""
-    batch_size: Annotated[int, Range(2, MOST)] = 128
+    batch_size: Annotated[int, Range(2, MAX_COUNT)] = 128
     """Number of examples per step."""
     epochs: Annotated[int, COUNT] = 30
     """Number of epochs, which the schedule spans; there is no early stopping."""
     eval_every: Annotated[int, COUNT] = 1
     """Number of epochs between two reports."""
     compute_dtype: Literal["float32", "bfloat16"] = field(
-        default="float32", metadata={WAS: "float32"}
+        default="float32", metadata={LEGACY_VALUE: "float32"}
     )
     """Floating-point type of the networks in training; bfloat16 halves the memory of activations.
     Parameters, statistics of a batch, losses and the evaluation are in float32."""
-    remat: models.Remat = field(default="none", metadata={WAS: "none"})
+    remat: models.Remat = field(default="none", metadata={LEGACY_VALUE: "none"})
     """Rematerialisation, which saves memory and costs time: none stores all activations for the
     backward pass; dots stores the inputs of blocks and the results of products and convolutions,
     and recomputes the rest; full stores the inputs of blocks only."""
@@ -75,7 +75,7 @@ class ContrastOptions(OptimizerOptions):
     """Optimiser, and memory of the scores of a batch."""
 
     tile: Annotated[int | Literal["fused"] | None, COUNT] = field(
-        default=None, metadata={WAS: None}
+        default=None, metadata={LEGACY_VALUE: None}
     )
     """Number of anchors whose scores are in memory at a time, for large batches; by default all.
     fused: none on a TPU, by kernels of the losses info_nce or clip, decoupled, debiased, hard, and
@@ -115,7 +115,7 @@ class OutputOptions:
     mesh: str | None = None
     """Mesh of several devices, such as data=4: batches are sharded over them. A run can be resumed
     on another number of devices, unless it also searches models that are fitted on the host."""
-    processes: str | None = field(default=None, metadata={WAS: None})
+    processes: str | None = field(default=None, metadata={LEGACY_VALUE: None})
     """Train with several processes: auto to detect the cluster, or INDEX/COUNT@HOST:PORT with the
     address of the first process, such as 0/2@localhost:1234. All processes must see the same
     files."""
@@ -139,12 +139,13 @@ NUMBERS = ("lr", "weight_decay", "decay", "warm_up")
 """Names of the options that a sweep can set."""
 
 
-def optimizer_of(options: OptimizerOptions, numbers: dict[str, float]) -> train.Optimizer:
+def make_optimizer(options: OptimizerOptions, numbers: dict[str, float]) -> train.Optimizer:
     """Returns the optimiser; values of a sweep override those of the flags."""
-    own: dict[str, Any] = {name: numbers.get(name, getattr(options, name)) for name in NUMBERS}
+    values: dict[str, Any] = {name: numbers.get(name, getattr(options, name)) for name in NUMBERS}
     return train.Optimizer(
-        learning_rate=own["lr"], weight_decay=own["weight_decay"], decay=own["decay"],
-        warm_up=own["warm_up"], schedule=SCHEDULES[options.schedule], rule=RULES[options.optimizer],
+        learning_rate=values["lr"], weight_decay=values["weight_decay"], decay=values["decay"],
+        warm_up=values["warm_up"], schedule=SCHEDULES[options.schedule],
+        rule=RULES[options.optimizer],
     )  # fmt: skip
 
 
@@ -163,41 +164,41 @@ def check_search(protocol: SeedOptions, is_searched: bool = False) -> None:
         raise ValueError(
             f"the last of the seeds must be below 2^32, got --seed {seed} --seeds {seeds}."
         )
-    searched = protocol.search_seeds
-    if searched > 1 and not protocol.sweep and not is_searched:
-        raise ValueError(f"--search-seeds {searched} averages over what --sweep tries: add it.")
+    search_seeds = protocol.search_seeds
+    if search_seeds > 1 and not protocol.sweep and not is_searched:
+        raise ValueError(f"--search-seeds {search_seeds} averages over what --sweep tries: add it.")
 
 
-LEFT_OUT = "leave it out"
+OMIT_ADVICE = "leave it out"
 
 
 def refuse_labels(
-    config: Any, unit: str, asked: Mapping[str, tuple[bool, str]], but: Sequence[str] = ()
+    config: Any, unit: str, requests: Mapping[str, tuple[bool, str]], but: Sequence[str] = ()
 ) -> None:
     """Rejects flags that need labels, for examples without labels.
 
     Args:
       config: Configuration with the options of the k-nearest-neighbour classifier.
       unit: Plural noun for the examples.
-      asked: Further flags: whether each was given, and the advice of the error message.
+      requests: Further flags: whether each was given, and the advice of the error message.
       but: Further options of the evaluation that need labels.
 
     Raises:
       ValueError: If a flag was given.
     """
     source, protocol, default = config.source, config.protocol, type(config.protocol)()
-    asked = {
-        **asked,
-        "--valid-fraction": (source.valid_fraction is not None, LEFT_OUT),
+    requests = {
+        **requests,
+        "--valid-fraction": (source.valid_fraction is not None, OMIT_ADVICE),
         "--alpha-from labels": (
             config.objective.alpha_from == "labels", "--alpha-from views needs none"
         ),
-        "--sweep": (bool(protocol.sweep), f"{LEFT_OUT}: nothing decides it"),
+        "--sweep": (bool(protocol.sweep), f"{OMIT_ADVICE}: nothing decides it"),
     }  # fmt: skip
     for name in ("neighbours", "knn_temperature", *but):
-        asked[flag(name)] = (getattr(protocol, name) != getattr(default, name), LEFT_OUT)
-    for name, (is_asked, advice) in asked.items():
-        if is_asked:
+        requests[flag(name)] = (getattr(protocol, name) != getattr(default, name), OMIT_ADVICE)
+    for name, (is_set, advice) in requests.items():
+        if is_set:
             raise ValueError(
                 f"{name} needs labels, and the {unit} of {source.data} have none; {advice}."
             )

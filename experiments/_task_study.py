@@ -17,8 +17,8 @@ from rich.table import Table
 
 from crl_jax import models, train
 
-from ._mesh import mesh_of
-from ._processes import checkpoint, gathered
+from ._mesh import make_mesh
+from ._processes import checkpoint, gather
 from ._registry import filled
 from ._screen import cell, seeds_suffix
 from ._study import (
@@ -33,7 +33,7 @@ from ._study import (
     no_search,
     select_point,
 )
-from ._study_options import optimizer_of
+from ._study_options import make_optimizer
 from ._trained_model import TrainedModel
 from .view_losses import complete_loss
 
@@ -148,7 +148,7 @@ class TaskStudy(Study[C, P]):
           numbers: Values of a sweep for the optimizer; by default those of the run.
         """
         options, output = config.training, config.output
-        patience, stopping = patience_of(config), []
+        patience, stopping = early_stopping_patience(config), []
         if measure is not None and patience is not None:
             stopping = [train.EarlyStopping(self.selection_score(config), patience)]
         source: Any
@@ -159,12 +159,12 @@ class TaskStudy(Study[C, P]):
         name = "-".join([run.phase, str(run.index), *([stage] if stage else [])])
         fitted = train.fit(
             with_remat(task, options.remat),
-            optimizer_of(options, run.numbers if numbers is None else numbers),
+            make_optimizer(options, run.numbers if numbers is None else numbers),
             source,
             train.TrainConfig(
                 options.batch_size,
                 compute_dtype=None if options.compute_dtype == "float32" else options.compute_dtype,
-                mesh=mesh_of(output.mesh),
+                mesh=make_mesh(output.mesh),
             ),
             epochs=self.epochs(config, stage),
             seeds=run.seed,
@@ -176,7 +176,7 @@ class TaskStudy(Study[C, P]):
                 train.Progress(on_entry),
             ],
         )
-        learned = gathered((fitted.params, fitted.state.model_state))
+        learned = gather((fitted.params, fitted.state.model_state))
         params, model_state = jax.tree.map(jnp.asarray, learned)
         return replace(fitted, params=params, state=fitted.state._replace(model_state=model_state))
 
@@ -201,23 +201,23 @@ class TaskStudy(Study[C, P]):
         on_stage("search: compiling and first epoch")
         points = grid_points(axes)
         seeds = range(protocol.seed, protocol.seed + protocol.search_seeds)
-        shape, scores, reached = (len(points), len(seeds)), [], []
+        shape, scores, stop_epochs = (len(points), len(seeds)), [], []
         for i, (point, seed) in enumerate(itertools.product(points, seeds)):
             run = Run("search", i, math.prod(shape), seed, point)
             try:
                 fitted = self.fit(config, problem, run, checkpoints, partial(on_entry, run))
             except train.TrainingDiverged:
                 scores.append(np.nan)
-                reached.append(0)
+                stop_epochs.append(0)
                 continue
-            if patience_of(config) is None:
+            if early_stopping_patience(config) is None:
                 last = [entry[self.selection_score(config)][0] for entry in fitted.history[-_LAST:]]
                 scores.append(float(np.mean(last)))
-                reached.append(epochs)
+                stop_epochs.append(epochs)
             else:
                 scores.append(float(fitted.best_score[0]))
-                reached.append(int(fitted.best_epoch[0]))
-        return select_point(points, np.reshape(scores, shape), np.reshape(reached, shape))
+                stop_epochs.append(int(fitted.best_epoch[0]))
+        return select_point(points, np.reshape(scores, shape), np.reshape(stop_epochs, shape))
 
     def train_models(
         self, config: Any, problem: P, phase: str, searched: SearchResult, checkpoints: Path,
@@ -270,7 +270,7 @@ def learn(
     return study.trained(config, problem, run, fitted)
 
 
-def patience_of(config: Any) -> int | None:
+def early_stopping_patience(config: Any) -> int | None:
     """Returns the patience of early stopping; None for commands and runs without it."""
     return getattr(config.training, "patience", None)
 
@@ -286,12 +286,14 @@ def with_remat(task: Any, remat: models.Remat) -> Any:
     if remat == "none":
         return task
     networks = {
-        of.name: network for of in dataclasses.fields(task)
-        if isinstance(network := getattr(task, of.name), models.Network) and network.has_blocks
+        field.name: network for field in dataclasses.fields(task)
+        if isinstance(network := getattr(task, field.name), models.Network) and network.has_blocks
     }  # fmt: skip
     if not networks:
         raise ValueError(f"--remat {remat}: the network has no blocks to rematerialise.")
-    return replace(task, **{name: replace(of, remat=remat) for name, of in networks.items()})
+    return replace(
+        task, **{name: replace(network, remat=remat) for name, network in networks.items()}
+    )
 
 
 def trace_step(task: train.Task, examples: Any) -> Any:

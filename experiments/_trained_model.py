@@ -13,7 +13,7 @@ BLOCK = 250
 """Number of examples per encoding batch."""
 ON_DEVICE = 100 * BLOCK
 """Number of examples on the device at a time; a multiple of the block, so that blocks are equal."""
-_ALIGNED = 1000
+_ALIGNMENT_EXAMPLES = 1000
 """Number of examples whose two views are compared."""
 
 
@@ -56,7 +56,9 @@ class TrainedModel:
 
     def view_metrics(self, examples: Any, seed: int) -> dict[str, Any]:
         """Returns alignment and uniformity of the view embeddings of a subset of examples."""
-        return _aligned(*self.two_views(examples[evenly_spaced(len(examples), _ALIGNED)], seed))
+        return _alignment_uniformity(
+            *self.two_views(examples[evenly_spaced(len(examples), _ALIGNMENT_EXAMPLES)], seed)
+        )
 
 
 def in_parts(compute: Callable[[Any], jax.Array], examples: Any, size: int) -> jax.Array:
@@ -77,8 +79,8 @@ _represent = train.jit(represent)
 def _two_views(
     task: Any, params: Any, model_state: Any, examples: Any, seed: Any
 ) -> tuple[Any, Any]:
-    place = jnp.arange(len(examples), dtype=jnp.int32)
-    views = task.batch(jax.random.key(seed), train.Batch(place, examples))
+    index = jnp.arange(len(examples), dtype=jnp.int32)
+    views = task.batch(jax.random.key(seed), train.Batch(index, examples))
 
     def embed(views: Any) -> Any:
         return losses.normalize(
@@ -89,26 +91,28 @@ def _two_views(
 
 
 @jax.jit
-def _aligned(first: Any, second: Any) -> dict[str, Any]:
+def _alignment_uniformity(first: Any, second: Any) -> dict[str, Any]:
     return {"alignment": losses.alignment(first, second), "uniformity": losses.uniformity(first)}
 
 
-def measured_of_views(examples: Any, seed: int) -> Any:
+def measure_views(examples: Any, seed: int) -> Any:
     """Returns a metric that reports ``train_alignment`` and ``train_uniformity`` of views."""
-    return jax.tree_util.Partial(_of_views, jnp.asarray(examples), seed)
+    return jax.tree_util.Partial(_measure_views, jnp.asarray(examples), seed)
 
 
-def _of_views(examples: Any, seed: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
-    found = _aligned(*_two_views(task, params, model_state, examples, seed))
-    return {f"train_{name}": value for name, value in found.items()}
+def _measure_views(
+    examples: Any, seed: Any, task: Any, params: Any, model_state: Any
+) -> dict[str, Any]:
+    metrics = _alignment_uniformity(*_two_views(task, params, model_state, examples, seed))
+    return {f"train_{name}": value for name, value in metrics.items()}
 
 
-def evenly_spaced(n: int, most: int) -> slice:
-    """Returns a slice of ``n`` examples: ``most`` at most, evenly spaced."""
-    step = max(1, n // most)
-    return slice(0, most * step, step)
+def evenly_spaced(n: int, max_size: int) -> slice:
+    """Returns a slice of ``n`` examples: ``max_size`` at most, evenly spaced."""
+    step = max(1, n // max_size)
+    return slice(0, max_size * step, step)
 
 
-def neighbours(asked: int, n: int) -> int:
+def neighbours(requested: int, n: int) -> int:
     """Returns the number of neighbours: at most a tenth of the ``n`` examples, at least 1."""
-    return max(1, min(asked, n // 10))
+    return max(1, min(requested, n // 10))

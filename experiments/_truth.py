@@ -52,22 +52,22 @@ def evaluate_weights(
       labels: Their classes, ``[n]``.
       seed: Random seed of the views.
     """
-    some = some_of(len(labels))
-    scores = losses.view_scores(*learned.two_views(examples[some], seed))
-    both = jnp.tile(jnp.asarray(labels[some]), 2)
-    is_true = both[:, None] != both[None, :]
-    return evaluate_scores(entry, hyperparams_of(learned), scores, is_true)
+    subset = evaluation_subset(len(labels))
+    scores = losses.view_scores(*learned.two_views(examples[subset], seed))
+    view_labels = jnp.tile(jnp.asarray(labels[subset]), 2)
+    is_true = view_labels[:, None] != view_labels[None, :]
+    return evaluate_scores(entry, final_hyperparams(learned), scores, is_true)
 
 
-def some_of(n: int) -> slice:
+def evaluation_subset(n: int) -> slice:
     """Returns an evenly spaced subset of ``n`` examples, whose views are compared."""
     return evenly_spaced(n, _EXAMPLES)
 
 
-def hyperparams_of(learned: TrainedModel) -> dict[str, Any]:
+def final_hyperparams(learned: TrainedModel) -> dict[str, Any]:
     """Returns the hyper-parameters of the loss after training, including an estimated α."""
-    measured = {} if learned.alpha is None else {"alpha": learned.alpha}
-    return {**learned.task.hyperparams, **measured}
+    estimated = {} if learned.alpha is None else {"alpha": learned.alpha}
+    return {**learned.task.hyperparams, **estimated}
 
 
 def evaluate_scores(
@@ -81,8 +81,8 @@ def evaluate_scores(
       scores: Scores ``neg [anchors, keys]`` with the mask of negatives.
       is_true: Whether a negative is a true negative, ``[anchors, keys]``.
     """
-    found, calibration = _evaluate(entry.weigh, hyperparams, scores, is_true)
-    return Truth({name: float(found[name]) for name in NAMES if name in found}, calibration)
+    metrics, calibration = _evaluate(entry.weigh, hyperparams, scores, is_true)
+    return Truth({name: float(metrics[name]) for name in NAMES if name in metrics}, calibration)
 
 
 @partial(jax.jit, static_argnums=0)  # operation by operation, it is some 60 programs
@@ -90,17 +90,17 @@ def _evaluate(
     weigh: Weigh | None, hyperparams: dict[str, Any], scores: losses.BatchScores, is_true: Any
 ) -> tuple[dict[str, Any], weights.Calibration | None]:
     where = scores.where
-    found: dict[str, Any] = {"false_negatives": jnp.mean(~is_true, where=where)}
+    metrics: dict[str, Any] = {"false_negatives": jnp.mean(~is_true, where=where)}
     if weigh is not None:
-        own = weigh(scores.neg, hyperparams, where)
-        share = weights.false_negative_share(own, is_true, where=where)
-        found["false_negative_weight"] = share
+        negative_weights = weigh(scores.neg, hyperparams, where)
+        share = weights.false_negative_share(negative_weights, is_true, where=where)
+        metrics["false_negative_weight"] = share
     calibration = None
     if "alpha" in hyperparams:
         posterior = weights.true_negative_posterior(
             scores.neg, tau_plus=hyperparams["tau_plus"], alpha=hyperparams["alpha"], where=where
         )
         calibration = weights.posterior_calibration(posterior, is_true, where=where)
-        found["posterior_error"] = calibration.error
-        found["posterior_auc"] = weights.weights_auc(posterior, is_true, where=where)
-    return found, calibration
+        metrics["posterior_error"] = calibration.error
+        metrics["posterior_auc"] = weights.weights_auc(posterior, is_true, where=where)
+    return metrics, calibration

@@ -26,7 +26,7 @@ class BackboneEntry(Entry):
     make: Callable[..., Any]
 
 
-def _entry_of(source: Any) -> BackboneEntry:
+def _make_entry(source: Any) -> BackboneEntry:
     """Returns the entry of a network with the hyper-parameters that it declares."""
     return BackboneEntry(source=source, hyperparams=declared(source, sweeps=False), make=source)
 
@@ -46,9 +46,9 @@ IMAGE_ENCODERS = Registry(
         "resnet34": _resnet(34, 64),
         "resnet50": _resnet(50, 64),
     },
-    make=_entry_of,
+    make=_make_entry,
 )
-GRAPH_ENCODERS = Registry({"gin": _entry_of(models.GIN)}, make=_entry_of)
+GRAPH_ENCODERS = Registry({"gin": _make_entry(models.GIN)}, make=_make_entry)
 
 
 def _sasrec(n_items: int, window: int, **values: Any) -> models.SASRec:
@@ -65,7 +65,7 @@ SEQUENCE_ENCODERS = Registry(
             make=_sasrec,
         )
     },
-    make=_entry_of,
+    make=_make_entry,
 )
 
 

@@ -56,12 +56,12 @@ class LossEntry(Entry):
     is_fused: bool = False
 
     def __post_init__(self) -> None:
-        own = declared(self.loss, defaults=self.defaults)
+        hyperparams = declared(self.loss, defaults=self.defaults)
         for name in ("temperature", *self.settings):  # these have flags already
-            own.pop(name, None)
+            hyperparams.pop(name, None)
         for name, note in self.notes.items():
-            own[name] = replace(own[name], help=f"{own[name].help}; {note}")
-        object.__setattr__(self, "hyperparams", own)
+            hyperparams[name] = replace(hyperparams[name], help=f"{hyperparams[name].help}; {note}")
+        object.__setattr__(self, "hyperparams", hyperparams)
         object.__setattr__(self, "source", self.loss)
         super().__post_init__()
 
@@ -77,17 +77,21 @@ class LossEntry(Entry):
             raise ValueError(f"--alpha-from {source} measures what --alpha would say.")
 
 
-def _hard(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
-    return weights.hard_weights(neg, beta=of["beta"], temperature=of["temperature"], where=where)
+def _hard(neg: Any, hyperparams: Mapping[str, Any], where: Any) -> Any:
+    return weights.hard_weights(
+        neg, beta=hyperparams["beta"], temperature=hyperparams["temperature"], where=where
+    )
 
 
-def _adjusted(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
-    return weights.gaussian_weights(neg, mu=of["mu"], sigma=of["sigma"], where=where)
+def _adjusted(neg: Any, hyperparams: Mapping[str, Any], where: Any) -> Any:
+    return weights.gaussian_weights(
+        neg, mu=hyperparams["mu"], sigma=hyperparams["sigma"], where=where
+    )
 
 
-def _bayesian(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
-    own = {name: of[name] for name in ("tau_plus", "alpha", "beta")}
-    return weights.bayesian_weights(neg, **own, where=where)
+def _bayesian(neg: Any, hyperparams: Mapping[str, Any], where: Any) -> Any:
+    selected = {name: hyperparams[name] for name in ("tau_plus", "alpha", "beta")}
+    return weights.bayesian_weights(neg, **selected, where=where)
 
 
 _UNKNOWN = {"tau_plus": None}
@@ -182,32 +186,32 @@ class PairLoss(LossEntry):
     has_states: bool = False
 
 
-_NOTES_OF_PAIRS = {
+_PAIR_NOTES = {
     "tau_plus": "by default that of the training part by its groups of equal images or texts, or "
     f"{UNKNOWN_SHARE} where there are none"
 }
 
 
-def _of_pairs(name: str, help: str = "") -> PairLoss:
+def _pair_loss(name: str, help: str = "") -> PairLoss:
     """Returns the entry of a two-view loss, applied to pairs."""
     entry = LOSSES[name]
     return PairLoss(
         help=help or entry.help, loss=entry.loss, defaults=entry.defaults, settings=entry.settings,
-        notes=_NOTES_OF_PAIRS if "tau_plus" in entry.hyperparams else {}, weigh=entry.weigh,
+        notes=_PAIR_NOTES if "tau_plus" in entry.hyperparams else {}, weigh=entry.weigh,
         is_fused=entry.is_fused,
     )  # fmt: skip
 
 
 PAIR_LOSSES = Registry(
     {
-        "clip": _of_pairs("info_nce", summary(losses.clip_contrastive)),
+        "clip": _pair_loss("info_nce", summary(losses.clip_contrastive)),
         "siglip": PairLoss(
             loss=losses.sigmoid_contrastive,
             settings={"bias": Hyperparam(-10.0, "Initial value of the learned bias", FINITE)},
             temperature=0.1,
             least_temperature=0.0,
         ),
-        **{name: _of_pairs(name) for name in LOSSES if name != "info_nce"},
+        **{name: _pair_loss(name) for name in LOSSES if name != "info_nce"},
         "sogclip": PairLoss(
             help=summary(tasks.SogCLIP),
             loss=losses.global_contrastive,
@@ -223,12 +227,12 @@ PAIR_LOSSES = Registry(
 """Losses of pairs of images and texts."""
 
 
-def share_of_classes(n_classes: int) -> float:
+def default_tau_plus(n_classes: int) -> float:
     """Returns τ⁺ of balanced classes, or :data:`UNKNOWN_SHARE` without classes."""
     return 1 / n_classes if n_classes else UNKNOWN_SHARE
 
 
-def hardness_of_classes(n_classes: int) -> float:
+def default_beta(n_classes: int) -> float:
     """Returns β = 1 - 1/C of C classes, at least 0.5, or :data:`UNKNOWN_HARDNESS` without classes.
 
     "Contrastive Learning for Personalized Recommendation", section 6.6.4.
@@ -239,8 +243,8 @@ def hardness_of_classes(n_classes: int) -> float:
 def complete_loss(values: Mapping[str, Any], defaults: Mapping[str, float]) -> dict[str, Any]:
     """Replaces hyper-parameters that are None by defaults of the data; removes an estimated α."""
     is_given = values.get("alpha_from", "given") == "given"
-    own = {name: value for name, value in values.items() if name != "alpha" or is_given}
-    return own | {name: x for name, x in defaults.items() if name in own and own[name] is None}
+    used = {name: value for name, value in values.items() if name != "alpha" or is_given}
+    return used | {name: x for name, x in defaults.items() if name in used and used[name] is None}
 
 
 def loss_arguments(
@@ -294,7 +298,7 @@ def check_tile(
     if config.output.mesh is not None:
         raise ValueError("--tile fused is for one device: give a number with --mesh.")
     if not (entry := entries[name]).is_fused:
-        fused = ", ".join(each for each, of in entries.items() if of.is_fused)
+        fused = ", ".join(each for each, candidate in entries.items() if candidate.is_fused)
         raise ValueError(f"--tile fused is for --loss {fused}, got {name}.")
     if "bins" in entry.settings and config.objective.bins is None:
         raise ValueError(f"--tile fused with --loss {name} needs --bins, such as 128.")

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from crl_jax import metrics, weights
 
 from ._posteriors import METHODS, debiased_auc
-from ._scores import Scores, ranks_of
+from ._scores import Scores, ranks_among_unlabelled
 
 MEASURES = {"ece": "ECE", "brier": "Brier score", "auc": "AUC", "mean": "mean probability"}
 """Measures of a method, with their display names."""
@@ -44,20 +44,20 @@ def measure(scores: Scores) -> Measurement:
     """Evaluates all methods with the true τ⁺ and with its estimate from held-out positives."""
     truth = jnp.mean(scores.is_false, where=scores.labelled)
     estimates = _estimate(scores, truth)
-    given = {"known": truth, "estimated": jnp.minimum(estimates["held_out"], 0.999)}
-    found: dict[str, dict[str, dict[str, Array]]] = {}
+    tau_plus_by_prior = {"known": truth, "estimated": jnp.minimum(estimates["held_out"], 0.999)}
+    methods: dict[str, dict[str, dict[str, Array]]] = {}
     tables: dict[str, weights.Calibration] = {}
-    for prior, tau_plus in given.items():
+    for prior, tau_plus in tau_plus_by_prior.items():
         auc = debiased_auc(scores, tau_plus)
-        found[prior] = {}
+        methods[prior] = {}
         for name, method in METHODS.items():
             if method.needs is not None and getattr(scores, method.needs) is None:
                 continue
             p = method.posterior(scores, tau_plus, auc)
-            found[prior][name], table = _evaluate(p, scores.is_false, scores.labelled)
+            methods[prior][name], table = _evaluate(p, scores.is_false, scores.labelled)
             tables.setdefault(name, table)
-    own = weights.weights_auc(scores.neg, scores.is_false, where=scores.labelled)
-    return Measurement(found, tables, {"truth": truth, **estimates}, own)
+    score_auc = weights.weights_auc(scores.neg, scores.is_false, where=scores.labelled)
+    return Measurement(methods, tables, {"truth": truth, **estimates}, score_auc)
 
 
 @jax.jit  # once for all methods
@@ -79,11 +79,14 @@ def _evaluate(
 @jax.jit
 def _estimate(scores: Scores, truth: Float[Array, ""]) -> dict[str, Array]:
     """Estimates τ⁺ without labels, from the ranks of positives among the unlabelled samples."""
-    unlabelled = ranks_of(scores, scores.neg).ravel()
+    unlabelled = ranks_among_unlabelled(scores, scores.neg).ravel()
     common = dict(where_unlabelled=scores.where.ravel())
     held_out, training = (
         weights.estimate_tau_plus(
-            ranks_of(scores, pos).ravel(), unlabelled, where_pos=where.ravel(), **common
+            ranks_among_unlabelled(scores, pos).ravel(),
+            unlabelled,
+            where_pos=where.ravel(),
+            **common,
         )
         for pos, where in (
             (scores.held_out, scores.where_held_out),
@@ -98,6 +101,6 @@ def _estimate(scores: Scores, truth: Float[Array, ""]) -> dict[str, Array]:
     }
 
 
-def on_host(found: Measurement) -> Measurement:
+def on_host(measurement: Measurement) -> Measurement:
     """Returns the results as NumPy numbers."""
-    return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), measurement)

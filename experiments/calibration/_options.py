@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from .._program import flag, program
-from .._ranges import COUNT, MOST, Range, check_flags, option_group
+from .._ranges import COUNT, MAX_COUNT, Range, check_flags, option_group
 
 _DESCRIPTION = """Measure which posteriors of a false negative can be trusted, on problems whose
 false negatives are known: scores drawn from the assumed densities, simulated interactions, classes
@@ -34,19 +34,19 @@ class Config:
     """Number of seeds: of the data, the training and the samples."""
     truths: tuple[str, ...] = ()
     """Names of the problems, such as digits-trained; all by default."""
-    anchors: Annotated[int, Range(2, MOST)] = 200
+    anchors: Annotated[int, Range(2, MAX_COUNT)] = 200
     """Number of anchors with planted scores."""
-    n_neg: Annotated[int, Range(2, MOST)] = 500
+    n_neg: Annotated[int, Range(2, MAX_COUNT)] = 500
     """Unlabelled samples per anchor with planted scores."""
-    users: Annotated[int, Range(2, MOST)] = 400
+    users: Annotated[int, Range(2, MAX_COUNT)] = 400
     """Number of simulated users."""
-    items: Annotated[int, Range(201, MOST)] = 500
+    items: Annotated[int, Range(201, MAX_COUNT)] = 500
     """Number of simulated items; more than the 200 that a user is exposed to."""
-    image_anchors: Annotated[int, Range(2, MOST)] = 100
+    image_anchors: Annotated[int, Range(2, MAX_COUNT)] = 100
     """Number of images that are anchors."""
     images: Path | None = None
     """CIFAR-10: its folder or archive."""
-    examples: Annotated[int, Range(500, MOST)] = 2000
+    examples: Annotated[int, Range(500, MAX_COUNT)] = 2000
     """Number of images of CIFAR-10; ten of an anchor's class are held out."""
     data: Path | None = None
     """Own data with a test part of randomly exposed items with ratings: a file or a folder."""

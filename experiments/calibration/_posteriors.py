@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from crl_jax import metrics, samplers, stats, weights
 
-from ._scores import Scores, ranks_of
+from ._scores import Scores, ranks_among_unlabelled
 
 Posterior = Callable[[Scores, Float[Array, ""], Float[Array, ""]], Float[Array, "anchors n"]]
 """Function ``posterior(scores, tau_plus, auc)`` that returns the probability of a false negative.
@@ -44,8 +44,8 @@ def debiased_auc(scores: Scores, tau_plus: Float[Array, ""]) -> Float[Array, ""]
         scores.held_out, scores.neg, tau_plus=tau_plus, where_pos=scores.where_held_out,
         where=scores.where,
     )  # fmt: skip
-    some = jnp.any(scores.where_held_out, axis=-1) & jnp.any(scores.where, axis=-1)
-    return jnp.mean(auc, where=some)
+    is_defined = jnp.any(scores.where_held_out, axis=-1) & jnp.any(scores.where, axis=-1)
+    return jnp.mean(auc, where=is_defined)
 
 
 def _constant(scores: Scores, tau_plus: Array, auc: Array) -> Array:
@@ -75,10 +75,10 @@ def _bcl_model(scores: Scores, tau_plus: Array, auc: Array) -> Array:
 
 
 def _by_alpha(scores: Scores, tau_plus: Array, alpha: Array) -> Array:
-    found = weights.true_negative_posterior(
+    posterior = weights.true_negative_posterior(
         scores.neg, tau_plus=tau_plus, alpha=alpha, where=scores.where
     )
-    return 1 - found
+    return 1 - posterior
 
 
 def _bcl_hard(scores: Scores, tau_plus: Array, auc: Array) -> Array:
@@ -106,8 +106,8 @@ def _varbpr(scores: Scores, tau_plus: Array, auc: Array) -> Array:
 
 def _glofnd(scores: Scores, tau_plus: Array, auc: Array) -> Array:
     """GloFND with converged thresholds: the share τ⁺ of an anchor's highest scores is false."""
-    own = stats.ecdf(scores.neg, where=scores.where)
-    return (own > 1 - tau_plus).astype(scores.neg.dtype)
+    ranks = stats.ecdf(scores.neg, where=scores.where)
+    return (ranks > 1 - tau_plus).astype(scores.neg.dtype)
 
 
 def _implied(weight: Array, tau_plus: Array) -> Array:
@@ -122,22 +122,22 @@ def _dpl(scores: Scores, tau_plus: Array, auc: Array) -> Array:
     samples: at each score, a share of ``tau_plus * p_positive / p_unlabelled`` is subtracted. Here
     the densities are those of ranks, in bins of equal numbers of positives.
     """
-    pos = ranks_of(scores, scores.pos)
-    own = stats.ecdf(scores.neg, where=scores.where)
+    pos = ranks_among_unlabelled(scores, scores.pos)
+    ranks = stats.ecdf(scores.neg, where=scores.where)
     edges = jnp.nanquantile(
-        jnp.where(scores.where_pos, pos, jnp.nan), jnp.arange(1, _BINS, dtype=own.dtype) / _BINS
+        jnp.where(scores.where_pos, pos, jnp.nan), jnp.arange(1, _BINS, dtype=ranks.dtype) / _BINS
     )
 
-    def place(rank: Array) -> Array:
+    def bin_index(rank: Array) -> Array:
         return jnp.searchsorted(edges, rank.ravel(), side="left")
 
     def shares(rank: Array, where: Array) -> Array:
-        counts = jnp.bincount(place(rank), where.ravel().astype(own.dtype), length=_BINS)
+        counts = jnp.bincount(bin_index(rank), where.ravel().astype(ranks.dtype), length=_BINS)
         return counts / jnp.maximum(jnp.sum(counts), 1)
 
-    p_pos, p_unlabelled = shares(pos, scores.where_pos), shares(own, scores.where)
+    p_pos, p_unlabelled = shares(pos, scores.where_pos), shares(ranks, scores.where)
     ratio = p_pos / jnp.where(p_unlabelled > 0, p_unlabelled, 1)
-    return jnp.minimum(tau_plus * ratio, 1)[place(own)].reshape(own.shape)
+    return jnp.minimum(tau_plus * ratio, 1)[bin_index(ranks)].reshape(ranks.shape)
 
 
 def _oracle(scores: Scores, tau_plus: Array, auc: Array) -> Array:

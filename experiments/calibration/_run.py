@@ -17,7 +17,7 @@ import crl_jax
 from .. import _rundir as rundir
 from .. import _screen as screen
 from .._command import run
-from .._panels import STYLE, panels_of, save, write
+from .._panels import STYLE, make_panels, save, write
 from ..recommend._config import SCHEMA
 from ._measure import ESTIMATES, MEASURES, PRIORS, Measurement, measure, on_host
 from ._options import Config, parse
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(config: Config, folder: Path, console: Console) -> None:
-    found: dict[str, list[Measurement]] = {}
+    results: dict[str, list[Measurement]] = {}
     posteriors: list[dict[str, Any]] = []
     estimates: list[dict[str, Any]] = []
     with console.status("") as status:
@@ -65,24 +65,24 @@ def _run(config: Config, folder: Path, console: Console) -> None:
                 continue
             for seed in range(config.seed, config.seed + config.seeds):
                 status.update(f"{name}, seed {seed}")
-                found.setdefault(name, []).append(on_host(measure(truth(config, seed))))
+                results.setdefault(name, []).append(on_host(measure(truth(config, seed))))
             # After each problem, so that an interruption loses no results.
-            posteriors, estimates = [*_posterior_rows(found)], [*_estimate_rows(found)]
+            posteriors, estimates = [*_posterior_rows(results)], [*_estimate_rows(results)]
             for file, rows in (("posteriors.csv", posteriors), ("tau_plus.csv", estimates)):
                 write(folder / file, [*rows[0]], [row.values() for row in rows])
     with matplotlib.rc_context(STYLE):
-        draw(folder, [*_reliability(found)])
+        draw(folder, [*_reliability(results)])
     for table in _tables(posteriors, estimates):
         console.print(table)
     console.print(f"figure and numbers in {folder}")
 
 
-def _posterior_rows(found: Mapping[str, list[Measurement]]) -> Iterable[dict[str, Any]]:
+def _posterior_rows(results: Mapping[str, list[Measurement]]) -> Iterable[dict[str, Any]]:
     """Yields mean and standard deviation over seeds, by truth, τ⁺ and method.
 
     ``skill`` is the relative decrease of the Brier score from that of the constant true τ⁺.
     """
-    for truth, seeds in found.items():
+    for truth, seeds in results.items():
         for prior in PRIORS:
             for method in (name for name in METHODS if name in seeds[0].methods[prior]):
                 row: dict[str, Any] = {
@@ -96,9 +96,9 @@ def _posterior_rows(found: Mapping[str, list[Measurement]]) -> Iterable[dict[str
                 yield row | {"skill": 1 - row["brier"] / constant, "seeds": len(seeds)}
 
 
-def _estimate_rows(found: Mapping[str, list[Measurement]]) -> Iterable[dict[str, Any]]:
+def _estimate_rows(results: Mapping[str, list[Measurement]]) -> Iterable[dict[str, Any]]:
     """Yields the estimates of τ⁺ by truth; their error is the mean absolute one over seeds."""
-    for truth, seeds in found.items():
+    for truth, seeds in results.items():
         known = np.array([each.tau_plus["truth"] for each in seeds])
         score_auc = float(np.mean([each.auc for each in seeds]))
         for name in ESTIMATES:
@@ -117,16 +117,16 @@ def _std(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _reliability(found: Mapping[str, list[Measurement]]) -> Iterable[list[Any]]:
+def _reliability(results: Mapping[str, list[Measurement]]) -> Iterable[list[Any]]:
     """Yields the non-empty bins of each truth and method, added up over seeds."""
-    for truth, seeds in found.items():
+    for truth, seeds in results.items():
         for method in seeds[0].tables:
             tables = [each.tables[method] for each in seeds]
             count = np.sum([table.samples for table in tables], axis=0)
             predicted = np.sum([table.samples * table.predicted for table in tables], axis=0)
             actual = np.sum([table.samples * table.actual for table in tables], axis=0)
-            some = count > 0
-            for n, x, y in zip(count[some], predicted[some], actual[some]):
+            is_filled = count > 0
+            for n, x, y in zip(count[is_filled], predicted[is_filled], actual[is_filled]):
                 yield [truth, method, n, x / n, y / n]
 
 
@@ -139,18 +139,18 @@ def draw(folder: Path, lines: list[list[Any]]) -> None:
     """
     truths = [*dict.fromkeys(line[0] for line in lines)]
     rows = -(-len(truths) // _COLUMNS)
-    figure, panels = panels_of(
+    figure, panels = make_panels(
         rows, _COLUMNS, (4.2 * _COLUMNS, 3.7 * rows), "share of false negatives"
     )
     handles = {}
     for axes, truth in zip(panels, truths):
         axes.plot([_SMALLEST, 1], [_SMALLEST, 1], color="0.3", linewidth=0.8)
         for (name, method), colour in zip(METHODS.items(), (*_COLOURS, "black")):
-            own = [line[3:] for line in lines if line[:2] == [truth, name]]
-            if own:
-                shown = np.maximum(np.transpose(own), _SMALLEST)
+            points = [line[3:] for line in lines if line[:2] == [truth, name]]
+            if points:
+                clipped = np.maximum(np.transpose(points), _SMALLEST)
                 (handles[method.label],) = axes.plot(
-                    *shown, "o-", markersize=3, linewidth=1, color=colour
+                    *clipped, "o-", markersize=3, linewidth=1, color=colour
                 )
         axes.set(xscale="log", yscale="log", title=truth, xlabel="predicted probability")
     for axes in panels[len(truths) :]:
@@ -169,14 +169,19 @@ def _tables(posteriors: list[dict[str, Any]], estimates: list[dict[str, Any]]) -
         for truth in truths:
             table.add_column(truth, justify="right")
         for name, method in METHODS.items():
-            of = {row["truth"]: row for row in rows if row["method"] == name}
-            cells = (f"{of[t]['ece']:.3f} ({of[t]['auc']:.2f})" if t in of else "" for t in truths)
+            by_truth = {row["truth"]: row for row in rows if row["method"] == name}
+            cells = (
+                f"{by_truth[t]['ece']:.3f} ({by_truth[t]['auc']:.2f})" if t in by_truth else ""
+                for t in truths
+            )
             table.add_row(method.label, *cells)
         yield table
     table = Table("truth", "AUC", "τ⁺", *ESTIMATES.values(), title="estimates of τ⁺")
     for truth in dict.fromkeys(row["truth"] for row in estimates):
-        of = {row["estimate"]: row for row in estimates if row["truth"] == truth}
-        first = next(iter(of.values()))
-        cells = (f"{of[name]['value']:.4f}" if name in of else "" for name in ESTIMATES)
+        by_estimate = {row["estimate"]: row for row in estimates if row["truth"] == truth}
+        first = next(iter(by_estimate.values()))
+        cells = (
+            f"{by_estimate[name]['value']:.4f}" if name in by_estimate else "" for name in ESTIMATES
+        )
         table.add_row(truth, f"{first['score_auc']:.2f}", f"{first['tau_plus']:.4f}", *cells)
     yield table

@@ -48,10 +48,12 @@ class Scores(NamedTuple):
     prior: Float[Array, "anchors n"] | None = None
 
 
-def ranks_of(scores: Scores, others: Float[Array, "anchors k"]) -> Float[Array, "anchors k"]:
+def ranks_among_unlabelled(
+    scores: Scores, values: Float[Array, "anchors k"]
+) -> Float[Array, "anchors k"]:
     """Ranks of other scores among the unlabelled samples of the same anchor, in [0, 1]."""
     ordered = jnp.sort(jnp.where(scores.where, scores.neg, jnp.nan))  # NaN last
-    rank = jax.vmap(partial(jnp.searchsorted, side="right"))(ordered, others)
+    rank = jax.vmap(partial(jnp.searchsorted, side="right"))(ordered, values)
     return rank / jnp.maximum(jnp.sum(scores.where, axis=-1, keepdims=True), 1)
 
 
@@ -67,11 +69,11 @@ def isotonic_oracle(
     not enter its own probabilities.
     """
     rank = np.asarray(stats.ecdf(jnp.asarray(neg), where=jnp.asarray(where)))
-    found = np.empty(rank.shape, np.float32)
+    oracle = np.empty(rank.shape, np.float32)
     for half in (0, 1):
         x, y = (each[1 - half :: 2][labelled[1 - half :: 2]] for each in (rank, is_false))
         step = -(-len(x) // _FITTED)
         fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
         fitted.fit(x[::step], y[::step])
-        found[half::2] = fitted.predict(rank[half::2].ravel()).reshape(rank[half::2].shape)
-    return found
+        oracle[half::2] = fitted.predict(rank[half::2].ravel()).reshape(rank[half::2].shape)
+    return oracle

@@ -23,7 +23,7 @@ _N_HELD_OUT = 10
 """Number of held-out positives per anchor of planted scores and of labelled images."""
 _TEMPERATURE = 0.2
 """Temperature of SimCLR on digits."""
-_EPOCHS_OF_IMAGES, _EPOCHS_OF_USERS = 15, 20
+_SIMCLR_EPOCHS, _BPR_EPOCHS = 15, 20
 
 
 def planted(config: Config, seed: int, *, alpha: float, tau_plus: float = 0.1) -> Scores:
@@ -33,9 +33,9 @@ def planted(config: Config, seed: int, *, alpha: float, tau_plus: float = 0.1) -
         jax.random.key(seed), setting, n_anchors=config.anchors, n_neg=config.n_neg,
         n_pos=2 * _N_HELD_OUT,
     )  # fmt: skip
-    below = sample.neg + 0.5  # the distribution function of a uniform population
-    false = (1 - alpha) * (1 - below) + alpha * below
-    true = alpha * (1 - below) + (1 - alpha) * below
+    cdf = sample.neg + 0.5  # the distribution function of a uniform population
+    false = (1 - alpha) * (1 - cdf) + alpha * cdf
+    true = alpha * (1 - cdf) + (1 - alpha) * cdf
     oracle = tau_plus * false / (tau_plus * false + (1 - tau_plus) * true)
     return _planted(sample.neg, sample.pos, ~sample.is_true, oracle)
 
@@ -47,25 +47,35 @@ def planted_priors(config: Config, seed: int) -> Scores:
     for_prior, for_label, for_score, for_pos = jnp.split(v, (n, 2 * n, 3 * n), axis=-1)
     prior = 0.2 * for_prior**2
     is_false = for_label < prior
-    below = model.quantile(jnp.where(is_false, 0.0, 1.0), for_score)
-    pos, oracle = model.quantile(0.0, for_pos), 1 - samplers.unbiasedness(below, prior)
-    return _planted(below, pos, is_false, oracle)._replace(prior=prior)
+    cdf = model.quantile(jnp.where(is_false, 0.0, 1.0), for_score)
+    pos, oracle = model.quantile(0.0, for_pos), 1 - samplers.unbiasedness(cdf, prior)
+    return _planted(cdf, pos, is_false, oracle)._replace(prior=prior)
 
 
 def _planted(neg: Array, pos: Array, is_false: Array, oracle: Array) -> Scores:
     pos, held_out = jnp.split(pos, 2, axis=-1)
-    everything, both = jnp.ones(neg.shape, bool), jnp.ones(pos.shape, bool)
-    return Scores(neg, everything, is_false, everything, pos, both, held_out, both, oracle)
+    all_unlabelled, all_positives = jnp.ones(neg.shape, bool), jnp.ones(pos.shape, bool)
+    return Scores(
+        neg,
+        all_unlabelled,
+        is_false,
+        all_unlabelled,
+        pos,
+        all_positives,
+        held_out,
+        all_positives,
+        oracle,
+    )
 
 
 def simulated(config: Config, seed: int, *, n_exposed: int) -> Scores:
     """Simulated interactions, whose likes are known, and a matrix factorisation trained by BPR."""
-    drawn = data.simulate(n_users=config.users, n_items=config.items, n_exposed=n_exposed,
+    simulation = data.simulate(n_users=config.users, n_items=config.items, n_exposed=n_exposed,
                           seed=seed)  # fmt: skip
-    split = data.split_by_ratio(drawn.interactions, test=0.2, seed=seed)
+    split = data.split_by_ratio(simulation.interactions, test=0.2, seed=seed)
     # Items of the test part are known positives: no unlabelled samples.
     unlabelled = ~(_pairs(split.train) | _pairs(split.test))
-    return _of_users(split.train, split.test, unlabelled, drawn.likes, unlabelled, seed)
+    return _train_and_score(split.train, split.test, unlabelled, simulation.likes, unlabelled, seed)
 
 
 def exposed(config: Config, seed: int) -> Scores:
@@ -75,7 +85,9 @@ def exposed(config: Config, seed: int) -> Scores:
     assert problem.valid is not None
     unlabelled = ~_pairs(problem.known)
     labelled = _pairs(problem.exposed) & unlabelled
-    return _of_users(problem.train, problem.valid, unlabelled, _pairs(problem.test), labelled, seed)
+    return _train_and_score(
+        problem.train, problem.valid, unlabelled, _pairs(problem.test), labelled, seed
+    )
 
 
 @lru_cache(maxsize=1)  # the first seed is read before the first problem
@@ -88,7 +100,7 @@ def _load_exposed(config: Config, seed: int) -> Problem:
     return load_problem(options)
 
 
-def _of_users(
+def _train_and_score(
     known: data.Interactions,
     held_out: data.Interactions,
     unlabelled: Bool[np.ndarray, "users items"],
@@ -98,7 +110,7 @@ def _of_users(
 ) -> Scores:
     """Trains on known interactions, and scores all items."""
     fitted = tasks.fit_ranking(
-        known, loss=losses.bpr, epochs=_EPOCHS_OF_USERS, seeds=seed,
+        known, loss=losses.bpr, epochs=_BPR_EPOCHS, seeds=seed,
         optimizer=train.Optimizer(5e-3, weight_decay=1e-4),
     )  # fmt: skip
     users, items = fitted.tables()
@@ -147,17 +159,17 @@ def digits(config: Config, seed: int, *, trained: bool) -> Scores:
     )
     examples, labels = jnp.asarray(images.images), np.asarray(images.labels)
     if not trained:
-        return _of_images(_pixels, views, examples, labels, config, seed)
+        return _score_images(_pixels, views, examples, labels, config, seed)
     fitted = train.fit(
         tasks.SimCLR(_ENCODER, views, {"temperature": _TEMPERATURE}),
         train.Optimizer(2e-3, weight_decay=1e-6, schedule=train.cosine),
         train.ArrayBatches(tasks.LabelledExamples(examples, jnp.asarray(labels))),
         train.TrainConfig(batch_size=128),
-        epochs=_EPOCHS_OF_IMAGES,
+        epochs=_SIMCLR_EPOCHS,
         seeds=seed,
     )
     apply = partial(_encode, fitted.run(0))
-    return _of_images(apply, views, examples, labels, config, seed)
+    return _score_images(apply, views, examples, labels, config, seed)
 
 
 def _encode(params: Any, views: Array) -> Array:
@@ -171,7 +183,7 @@ def cifar10(config: Config, seed: int) -> Scores:
     rows = np.sort(np.random.default_rng(seed).permutation(len(images))[: config.examples])
     views = augment.ImageAugmentation(size=32, mean=0.5, std=0.25)
     examples, labels = jnp.asarray(images.images[rows]), np.asarray(images.labels)[rows]
-    return _of_images(_pixels, views, examples, labels, config, seed)
+    return _score_images(_pixels, views, examples, labels, config, seed)
 
 
 @cache
@@ -183,7 +195,7 @@ def _pixels(views: Array) -> Array:
     return views.reshape(len(views), -1)
 
 
-def _of_images(
+def _score_images(
     encode: Callable[[Array], Array],
     augmentation: augment.ImageAugmentation,
     images: Array,
@@ -205,21 +217,21 @@ def _of_images(
     )
     neg = np.asarray(first @ second.T)
     is_same = labels[anchors][:, None] == labels[None]
-    others = np.ones(neg.shape, bool)
-    others[np.arange(len(anchors)), anchors] = False
+    is_other = np.ones(neg.shape, bool)
+    is_other[np.arange(len(anchors)), anchors] = False
     # Ten of each anchor's class, chosen at random.
-    order = np.argsort(rng.random(neg.shape) + ~(is_same & others), axis=1)[:, :_N_HELD_OUT]
+    order = np.argsort(rng.random(neg.shape) + ~(is_same & is_other), axis=1)[:, :_N_HELD_OUT]
     held_out = np.zeros(neg.shape, bool)
     np.put_along_axis(held_out, order, True, axis=1)
-    unlabelled = others & ~held_out
+    unlabelled = is_other & ~held_out
     oracle = isotonic_oracle(neg, is_same, unlabelled, unlabelled)
     pos = np.take_along_axis(neg, anchors[:, None], axis=1)
-    found = np.take_along_axis(neg, order, axis=1)
+    held_out_scores = np.take_along_axis(neg, order, axis=1)
     mask = jnp.asarray(unlabelled)
     return Scores(
         jnp.asarray(neg), mask, jnp.asarray(is_same), mask,
         jnp.asarray(pos), jnp.ones(pos.shape, bool),
-        jnp.asarray(found), jnp.ones(found.shape, bool),
+        jnp.asarray(held_out_scores), jnp.ones(held_out_scores.shape, bool),
         jnp.asarray(oracle), temperature=_TEMPERATURE,
     )  # fmt: skip
 

@@ -117,7 +117,7 @@ def _softmax_search(loss: str) -> Config:
 
 
 CONFIGS = {
-    **{f"gowalla-{loss}": _softmax(loss, **of.chosen) for loss, of in ENTRIES.items()},
+    **{f"gowalla-{loss}": _softmax(loss, **entry.chosen) for loss, entry in ENTRIES.items()},
     **{f"gowalla-{loss}-search": _softmax_search(loss) for loss in ENTRIES},
     "gowalla-bsl": _BSL,
     "gowalla-lightgcn-bsl": lightgcn_bsl("gowalla", 1, 0.84, 0.12, lr=1e-3, epochs=100),

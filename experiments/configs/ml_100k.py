@@ -43,21 +43,25 @@ class Entry(NamedTuple):
 
 
 _INIT = "init_scale=0.1,1"
-_FEW = ("lr=1e-3,2e-3", "weight_decay=1e-5,3e-5", _INIT)
+_FEW_NEGATIVES_GRID = ("lr=1e-3,2e-3", "weight_decay=1e-5,3e-5", _INIT)
 # With many negatives an epoch carries more gradient: smaller steps and stronger regularisation.
-_MANY = ("weight_decay=6e-5,1e-4", _INIT)
+_MANY_NEGATIVES_GRID = ("weight_decay=6e-5,1e-4", _INIT)
 _DEBIASED = {"n_neg": 10, "n_pos": 0, "min_score": -2.0}
 ENTRIES = {
     "bayesian": Entry(
         {"n_neg": 10, "tau_plus": 0.05, "alpha": 0.9},
-        ("beta=0.95,1", *_MANY),
+        ("beta=0.95,1", *_MANY_NEGATIVES_GRID),
         {"beta": 1.0, "weight_decay": 6e-5, "init_scale": 0.1},
     ),
-    "bce": Entry({"n_neg": 1}, _FEW, {"lr": 1e-3, "weight_decay": 3e-5, "init_scale": 0.1}),
-    "bpr": Entry({"n_neg": 1}, _FEW, {"lr": 2e-3, "weight_decay": 3e-5, "init_scale": 1.0}),
+    "bce": Entry(
+        {"n_neg": 1}, _FEW_NEGATIVES_GRID, {"lr": 1e-3, "weight_decay": 3e-5, "init_scale": 0.1}
+    ),
+    "bpr": Entry(
+        {"n_neg": 1}, _FEW_NEGATIVES_GRID, {"lr": 2e-3, "weight_decay": 3e-5, "init_scale": 1.0}
+    ),
     "debiased": Entry(
         _DEBIASED,
-        ("tau_plus=0.005,0.02", *_MANY),
+        ("tau_plus=0.005,0.02", *_MANY_NEGATIVES_GRID),
         {"tau_plus": 0.02, "weight_decay": 1e-4, "init_scale": 1.0},
     ),
     "dpl": Entry(
@@ -67,12 +71,12 @@ ENTRIES = {
     ),
     "hard": Entry(
         {**_DEBIASED, "tau_plus": 0.005},
-        ("beta=0.3,1", *_MANY),
+        ("beta=0.3,1", *_MANY_NEGATIVES_GRID),
         {"beta": 0.3, "weight_decay": 6e-5, "init_scale": 0.1},
     ),
     "info_nce": Entry(
         {"n_neg": 10},
-        ("temperature=0.7,1", *_MANY),
+        ("temperature=0.7,1", *_MANY_NEGATIVES_GRID),
         {"temperature": 0.7, "weight_decay": 1e-4, "init_scale": 0.1},
     ),
 }
@@ -90,12 +94,12 @@ def base(loss: Any, hyperparams: dict[str, Any], training: TrainOptions, **encod
 
 def tuned(config: Config, chosen: dict[str, Any]) -> Config:
     """Returns the configuration with the values that a search selected, and five seeds."""
-    of_training = {name: x for name, x in chosen.items() if hasattr(config.training, name)}
-    of_loss = {name: x for name, x in chosen.items() if name not in of_training}
+    training_values = {name: x for name, x in chosen.items() if hasattr(config.training, name)}
+    loss_values = {name: x for name, x in chosen.items() if name not in training_values}
     return replace(
         config,
-        objective=replace(config.objective, **of_loss),
-        training=replace(config.training, **of_training),
+        objective=replace(config.objective, **loss_values),
+        training=replace(config.training, **training_values),
         protocol=ProtocolOptions(seeds=5),
     )
 
@@ -111,8 +115,12 @@ def _base(loss: str, entry: Entry) -> Config:
 
 
 CONFIGS = {
-    **{f"ml-100k-{loss}": tuned(_base(loss, of), of.chosen) for loss, of in ENTRIES.items()},
     **{
-        f"ml-100k-{loss}-search": searched(_base(loss, of), of.grid) for loss, of in ENTRIES.items()
+        f"ml-100k-{loss}": tuned(_base(loss, entry), entry.chosen)
+        for loss, entry in ENTRIES.items()
+    },
+    **{
+        f"ml-100k-{loss}-search": searched(_base(loss, entry), entry.grid)
+        for loss, entry in ENTRIES.items()
     },
 }

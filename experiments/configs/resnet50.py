@@ -83,7 +83,7 @@ CONFIGS = {
     **{f"{data}-resnet50-{loss}": published(data, loss) for data in DATASETS for loss in LOSSES},
     **{
         f"{data}-resnet50-bcl-measured": _measured(data)
-        for data, of in DATASETS.items()
-        if of.alpha is not None
+        for data, dataset in DATASETS.items()
+        if dataset.alpha is not None
     },
 }

@@ -12,8 +12,8 @@ from crl_jax.augment import GraphKind
 from crl_jax.data import NodeFeatures
 
 from .. import _study_options as shared
-from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
-from .._registry import WAS, with_flags
+from .._ranges import COUNT, MAX_COUNT, NOT_NEGATIVE, POSITIVE, Range, option_group
+from .._registry import LEGACY_VALUE, with_flags
 from .._schema import Schema
 from ..backbones import GRAPH_ENCODERS
 from ..view_losses import LOSSES
@@ -35,7 +35,7 @@ class DataOptions:
     valid_fraction: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.1
     """Fraction of the graphs held out to select the best --sweep point, and then excluded from the
     test."""
-    split_seed: Annotated[int, Range(0, MOST)] = 0
+    split_seed: Annotated[int, Range(0, MAX_COUNT)] = 0
     """Seed of the validation split."""
 
 
@@ -59,9 +59,9 @@ class TrainOptions(shared.ContrastOptions):
     """Learning rate."""
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     """L2 coefficient."""
-    batch_size: Annotated[int, Range(2, MOST)] = 128
+    batch_size: Annotated[int, Range(2, MAX_COUNT)] = 128
     """Number of graphs per step (B); a view has 2B - 2 negatives."""
-    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
+    batches: Literal["device", "host"] = field(default="device", metadata={LEGACY_VALUE: "device"})
     """Where the training graphs are held: in device memory, or in host memory, which leaves the
     device more room; batches are then copied while the device computes, and each graph takes the
     space of the largest."""
@@ -79,7 +79,7 @@ class ProtocolOptions(shared.SeedOptions):
 
     kernel: Literal["rbf", "linear"] = "rbf"
     """Kernel of the support vector machine of the test."""
-    folds: Annotated[int, Range(2, MOST)] = 10
+    folds: Annotated[int, Range(2, MAX_COUNT)] = 10
     """Number of cross-validation folds, redrawn for each seed."""
     given_folds: bool = False
     """Whether to use the folds provided with the graphs."""

@@ -55,19 +55,19 @@ def load_encoder(folder: Path) -> Encoder:
     Raises:
       ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
-    kept = file.open_encoder(folder, SCHEMA)
-    n_in = kept.metadata.get("n_in")
+    saved = file.open_encoder(folder, SCHEMA)
+    n_in = saved.metadata.get("n_in")
     if not isinstance(n_in, int):
-        raise ValueError(f"{kept.path}: expected the number of features of a node, got {n_in}.")
-    network = models.Network(make_backbone(kept.config.encoding, GRAPH_ENCODERS, n_in=n_in))
-    return Encoder(kept.config, network, kept.variables(network.init))
+        raise ValueError(f"{saved.path}: expected the number of features of a node, got {n_in}.")
+    network = models.Network(make_backbone(saved.config.encoding, GRAPH_ENCODERS, n_in=n_in))
+    return Encoder(saved.config, network, saved.variables(network.init))
 
 
 def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]]:
     """Returns the features of the graphs that the flags select."""
-    own = encoder.config.source
-    source = options.data or own.data
-    graphs = data.load_graphs(source, features=own.features)
+    run_source = encoder.config.source
+    source = options.data or run_source.data
+    graphs = data.load_graphs(source, features=run_source.features)
     n_in = graphs.features.shape[1]
     file.check_input(f"--data {source}", "nodes of {} features", n_in, encoder.n_in, options.run)
     classes = np.array(graphs.classes, np.str_)

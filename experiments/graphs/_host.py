@@ -40,16 +40,16 @@ class GraphRows:
 
     Attributes:
       graphs: All graphs.
-      places: Indices of those that are rows, ``[n]``.
+      indices: Indices of those that are rows, ``[n]``.
     """
 
     graphs: data.Graphs
-    places: np.ndarray
+    indices: np.ndarray
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of graphs."""
-        return self.places.shape
+        return self.indices.shape
 
     @property
     def ndim(self) -> int:
@@ -57,20 +57,20 @@ class GraphRows:
         return 1
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def __getitem__(self, index: Any) -> PaddedGraphs:
-        places = self.places[index]
-        some = self.graphs.take(places)
+        indices = self.indices[index]
+        subset = self.graphs.take(indices)
         n_nodes, n_edges = self.graphs.n_nodes.max(), self.graphs.n_edges.max()
-        features = np.zeros((len(some), n_nodes, some.features.shape[1]), some.features.dtype)
-        features[np.arange(n_nodes) < some.n_nodes[:, None]] = some.features
-        edges = np.zeros((len(some), n_edges, 2), np.int32)
-        edges[np.arange(n_edges) < some.n_edges[:, None]] = some.edges.T
-        return PaddedGraphs(places, features, edges, some.n_nodes, some.n_edges)
+        features = np.zeros((len(subset), n_nodes, subset.features.shape[1]), subset.features.dtype)
+        features[np.arange(n_nodes) < subset.n_nodes[:, None]] = subset.features
+        edges = np.zeros((len(subset), n_edges, 2), np.int32)
+        edges[np.arange(n_edges) < subset.n_edges[:, None]] = subset.edges.T
+        return PaddedGraphs(indices, features, edges, subset.n_nodes, subset.n_edges)
 
 
-def sizes_of(graphs: data.Graphs) -> models.GraphArrays:
+def graph_sizes(graphs: data.Graphs) -> models.GraphArrays:
     """Returns the sizes of batches of graphs, without the arrays of the graphs."""
     shapes = jax.eval_shape(lambda: models.GraphArrays.from_graphs(graphs))
     return jax.tree.map(lambda _: None, shapes)
@@ -81,7 +81,7 @@ class RowViews:
     """Augmentation of :class:`PaddedGraphs`, equal to that of the graphs at their indices.
 
     Attributes:
-      views: The augmentation, whose ``graphs`` are those of :func:`sizes_of`.
+      views: The augmentation, whose ``graphs`` are those of :func:`graph_sizes`.
     """
 
     views: augment.GraphAugmentation
@@ -142,8 +142,8 @@ class TrainedGraphModel(TrainedModel):
         if not isinstance(self.task.augment, RowViews):
             return super().features(examples)
 
-        def compute(places: np.ndarray) -> jax.Array:
-            return self._on_device(places).features(np.arange(len(places)))
+        def compute(indices: np.ndarray) -> jax.Array:
+            return self._on_device(indices).features(np.arange(len(indices)))
 
         return in_parts(compute, examples, _ON_DEVICE)
 
@@ -153,8 +153,8 @@ class TrainedGraphModel(TrainedModel):
             return super().two_views(examples, seed)
         return self._on_device(examples).two_views(np.arange(len(examples)), seed)
 
-    def _on_device(self, places: np.ndarray) -> TrainedModel:
-        graphs = models.GraphArrays.from_graphs(self.graphs.take(places))
+    def _on_device(self, indices: np.ndarray) -> TrainedModel:
+        graphs = models.GraphArrays.from_graphs(self.graphs.take(indices))
         task = replace(self.task, augment=self.task.augment.on(graphs))
         return TrainedModel(task, self.params, self.model_state)
 

@@ -22,7 +22,7 @@ from ..backbones import GRAPH_ENCODERS, make_backbone
 from ..view_losses import LOSSES, check_tile, describe_loss, loss_arguments
 from ._config import SCHEMA, Config, DataOptions
 from ._embed import save_encoder
-from ._host import GraphRows, RowViews, TrainedGraphModel, measure_on, sizes_of
+from ._host import GraphRows, RowViews, TrainedGraphModel, graph_sizes, measure_on
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
 _DESCRIPTION = """Learn representations of graphs without labels, by contrasting two views of
@@ -76,9 +76,9 @@ class Problem:
         """Indices of all graphs."""
         return np.arange(len(self.graphs), dtype=np.int32)
 
-    def labels(self, places: np.ndarray) -> np.ndarray:
+    def labels(self, indices: np.ndarray) -> np.ndarray:
         """Returns the class labels of the graphs at these indices."""
-        return self.graphs.labels[places]
+        return self.graphs.labels[indices]
 
 
 def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
@@ -152,7 +152,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
         head = models.Projection(options.head, norm=False)
         on_host = _on_host(config)
         views = augment.GraphAugmentation(
-            sizes_of(problem.graphs) if on_host else problem.arrays,
+            graph_sizes(problem.graphs) if on_host else problem.arrays,
             config.views.kinds,
             numbers.get("ratio", config.views.ratio),
             config.views.add,
@@ -166,34 +166,36 @@ class GraphStudy(TaskStudy[Config, Problem]):
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
         """See :meth:`TaskStudy.batches`."""
-        places = problem.learn if phase == "search" else problem.all
-        examples: Any = GraphRows(problem.graphs, places) if _on_host(config) else places
-        return train.ArrayBatches(tasks.LabelledExamples(examples, problem.labels(places)))
+        indices = problem.learn if phase == "search" else problem.all
+        examples: Any = GraphRows(problem.graphs, indices) if _on_host(config) else indices
+        return train.ArrayBatches(tasks.LabelledExamples(examples, problem.labels(indices)))
 
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
         """Returns the measurement of the kNN accuracy, see :func:`valid_knn`, :func:`train_knn`."""
-        places = (problem.learn if phase == "search" else problem.all)[:BANK]
-        bank, valid = _voters(config, problem, places), problem.valid
+        indices = (problem.learn if phase == "search" else problem.all)[:BANK]
+        bank, valid = _voters(config, problem, indices), problem.valid
         on_host = _on_host(config)
         if on_host:
-            bank = bank._replace(examples=np.arange(len(places), dtype=np.int32))
+            bank = bank._replace(examples=np.arange(len(indices), dtype=np.int32))
         if phase != "search":
             measure = train_knn(bank)
         else:
-            own = np.arange(len(places), len(places) + len(valid), dtype=np.int32)
-            measure = valid_knn(bank, own if on_host else valid, problem.labels(valid))
-            places = np.concatenate([places, valid])
-        return measure_on(problem.graphs.take(places), measure) if on_host else measure
+            valid_rows = np.arange(len(indices), len(indices) + len(valid), dtype=np.int32)
+            measure = valid_knn(bank, valid_rows if on_host else valid, problem.labels(valid))
+            indices = np.concatenate([indices, valid])
+        return measure_on(problem.graphs.take(indices), measure) if on_host else measure
 
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        said = [describe_loss(config.objective, swept)]
+        parts = [describe_loss(config.objective, swept)]
         if "temperature" not in swept:
-            said.append(f"temperature={config.training.temperature:g}")
-        own = resolve_flags("encoder", config.encoding, GRAPH_ENCODERS)
-        said.append(f"{config.encoding.encoder} of {own['n_layers']} layers, width {own['width']}")
-        return ", ".join(said)
+            parts.append(f"temperature={config.training.temperature:g}")
+        flags = resolve_flags("encoder", config.encoding, GRAPH_ENCODERS)
+        parts.append(
+            f"{config.encoding.encoder} of {flags['n_layers']} layers, width {flags['width']}"
+        )
+        return ", ".join(parts)
 
     def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
         """See :meth:`Study.describe_data`."""
@@ -224,28 +226,30 @@ class GraphStudy(TaskStudy[Config, Problem]):
 
         After a sweep, its validation graphs are excluded.
         """
-        protocol, places = config.protocol, _evaluated(config, problem)
-        features, labels = np.asarray(learned.features(places)), problem.labels(places)
+        protocol, indices = config.protocol, _evaluated(config, problem)
+        features, labels = np.asarray(learned.features(indices)), problem.labels(indices)
         folds = problem.graphs.folds
         svm = metrics.cross_validated_svm(
             features, labels, kernel=protocol.kernel, seed=seed,
-            folds=folds[places] if protocol.given_folds and folds is not None else protocol.folds,
+            folds=folds[indices] if protocol.given_folds and folds is not None else protocol.folds,
         )  # fmt: skip
         on_stage(f"evaluating seed {seed}: neighbours and views")
-        of_knn = knn_among(_voters(config, problem, places), features)
-        found = {"svm": svm.accuracy, "knn": of_knn, **learned.view_metrics(places, seed)}
-        shown = None
+        knn = knn_among(_voters(config, problem, indices), features)
+        results = {"svm": svm.accuracy, "knn": knn, **learned.view_metrics(indices, seed)}
+        calibration = None
         entry = LOSSES[config.objective.loss]
         if entry.weigh is not None:
-            truth = evaluate_weights(entry, learned, places, labels, seed)
-            found, shown = {**found, **truth.metrics}, truth.calibration
-        return Evaluation({n: float(value) for n, value in found.items()}, svm.accuracies, shown)
+            truth = evaluate_weights(entry, learned, indices, labels, seed)
+            results, calibration = {**results, **truth.metrics}, truth.calibration
+        return Evaluation(
+            {n: float(value) for n, value in results.items()}, svm.accuracies, calibration
+        )
 
     def save(self, learned: TrainedGraphModel, folder: Path) -> None:
         """Writes the encoder, and the features of all graphs."""
         save_encoder(folder, learned)
-        places = np.arange(len(learned.graphs), dtype=np.int32)
-        write_arrays(folder / FEATURES, features=np.asarray(learned.features(places)))
+        indices = np.arange(len(learned.graphs), dtype=np.int32)
+        write_arrays(folder / FEATURES, features=np.asarray(learned.features(indices)))
 
     def draw(
         self, config: Config, problem: Problem, learned: TrainedGraphModel, evaluation: Evaluation,
@@ -254,9 +258,9 @@ class GraphStudy(TaskStudy[Config, Problem]):
         """Draws a t-SNE plot of graphs."""
         from .._plots import draw_embedding, plotted_slice  # Matplotlib is slow to import
 
-        places = problem.all[plotted_slice(len(problem.all))]
+        indices = problem.all[plotted_slice(len(problem.all))]
         draw_embedding(
-            folder / EMBEDDING, np.asarray(learned.features(places)), problem.labels(places),
+            folder / EMBEDDING, np.asarray(learned.features(indices)), problem.labels(indices),
             problem.graphs.classes, f"{title}: graphs by t-SNE", config.protocol.seed,
         )  # fmt: skip
 
@@ -265,8 +269,8 @@ def _on_host(config: Config) -> bool:
     return config.training.batches == "host"
 
 
-def _voters(config: Config, problem: Problem, places: np.ndarray) -> Voters:
+def _voters(config: Config, problem: Problem, indices: np.ndarray) -> Voters:
     """Returns the graphs at these indices as kNN voters, configured by the flags."""
     n_classes, protocol = len(problem.graphs.classes), config.protocol
-    labels, temperature = problem.labels(places), protocol.knn_temperature
-    return Voters(places, labels, n_classes, protocol.neighbours, temperature)
+    labels, temperature = problem.labels(indices), protocol.knn_temperature
+    return Voters(indices, labels, n_classes, protocol.neighbours, temperature)

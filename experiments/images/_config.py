@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import tyro
 
 from .. import _study_options as shared
-from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range, option_group
-from .._registry import WAS, with_flags
+from .._ranges import COUNT, MAX_COUNT, POSITIVE, SHARE, Range, option_group
+from .._registry import LEGACY_VALUE, with_flags
 from .._schema import Schema
 from ..backbones import IMAGE_ENCODERS
 from ..view_losses import IMAGE_LOSSES
@@ -27,19 +27,19 @@ class DataOptions:
     """Source and number of images."""
 
     data: Annotated[str, tyro.conf.arg(help=_DATA)] = "digits"
-    labels: bool = field(default=True, metadata={WAS: True})
+    labels: bool = field(default=True, metadata={LEGACY_VALUE: True})
     """Whether to read labels. Without labels, folders may have any names, and the evaluation uses
     only the views of images."""
     image_size: Annotated[int | None, Range(4, 4096)] = None
     """Side length in pixels to resize images to; required if their sizes differ."""
-    train_images: Annotated[int | None, Range(10, MOST)] = None
+    train_images: Annotated[int | None, Range(10, MAX_COUNT)] = None
     """Number of training images to use, sampled evenly across classes; by default all."""
-    test_images: Annotated[int | None, Range(10, MOST)] = None
+    test_images: Annotated[int | None, Range(10, MAX_COUNT)] = None
     """Number of test images to use, sampled evenly across classes; by default all."""
     valid_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Fraction of the training images held out to select the best point of a --sweep; by default
     0.1. The final training uses them too."""
-    split_seed: Annotated[int, Range(0, MOST)] = 0
+    split_seed: Annotated[int, Range(0, MAX_COUNT)] = 0
     """Seed of the image sampling and of the validation split."""
 
 
@@ -64,17 +64,17 @@ class ViewOptions:
     """Probability of conversion to greyscale; by default 0.2."""
     blur_p: Annotated[float | None, SHARE] = None
     """Probability of blurring; by default 0.5, or 0 for images smaller than 16 pixels."""
-    rotation: Annotated[float, Range(0, 180)] = field(default=30.0, metadata={WAS: 30.0})
+    rotation: Annotated[float, Range(0, 180)] = field(default=30.0, metadata={LEGACY_VALUE: 30.0})
     """Maximum angle of a rotation in degrees, in both directions."""
-    rotation_p: Annotated[float, SHARE] = field(default=0.0, metadata={WAS: 0.0})
+    rotation_p: Annotated[float, SHARE] = field(default=0.0, metadata={LEGACY_VALUE: 0.0})
     """Probability of a rotation."""
-    cutout: Annotated[float, SHARE] = field(default=0.5, metadata={WAS: 0.5})
+    cutout: Annotated[float, SHARE] = field(default=0.5, metadata={LEGACY_VALUE: 0.5})
     """Side of the square that cutout sets to the mean, relative to that of a view."""
-    cutout_p: Annotated[float, SHARE] = field(default=0.0, metadata={WAS: 0.0})
+    cutout_p: Annotated[float, SHARE] = field(default=0.0, metadata={LEGACY_VALUE: 0.0})
     """Probability of cutout."""
-    noise: Annotated[float, Range(0, 1)] = field(default=0.1, metadata={WAS: 0.1})
+    noise: Annotated[float, Range(0, 1)] = field(default=0.1, metadata={LEGACY_VALUE: 0.1})
     """Maximum standard deviation of Gaussian noise; values of pixels lie in [0, 1]."""
-    noise_p: Annotated[float, SHARE] = field(default=0.0, metadata={WAS: 0.0})
+    noise_p: Annotated[float, SHARE] = field(default=0.0, metadata={LEGACY_VALUE: 0.0})
     """Probability of Gaussian noise."""
     mean: Annotated[tuple[float, ...] | None, SHARE] = None
     """Mean to subtract from each channel, whose values lie in [0, 1]; by default that of the
@@ -87,9 +87,11 @@ class ViewOptions:
 class TrainOptions(shared.ContrastOptions):
     """Projection head and optimiser."""
 
-    batch_size: Annotated[int, Range(2, MOST)] = 128
+    batch_size: Annotated[int, Range(2, MAX_COUNT)] = 128
     """Number of images per step (B); a view has 2B - 2 negatives."""
-    batches: Literal["device", "host", "disk"] = field(default="device", metadata={WAS: "device"})
+    batches: Literal["device", "host", "disk"] = field(
+        default="device", metadata={LEGACY_VALUE: "device"}
+    )
     """Where the training images are held: in device memory; in host memory; or on disk, where the
     first run decodes them to the cache. Batches of the latter two are read and copied while the
     device computes."""
@@ -138,7 +140,7 @@ def _check_together(config: Config) -> None:
     shared.check_search(config.protocol)
     method = METHODS[config.method.method]
     if not method.takes_loss and config.objective != LossOptions():
-        methods = ", ".join(name for name, of in METHODS.items() if of.takes_loss)
+        methods = ", ".join(name for name, entry in METHODS.items() if entry.takes_loss)
         raise ValueError(
             f"--method {config.method.method} has its own loss; --loss and its numbers are for "
             f"{methods}."

@@ -33,21 +33,21 @@ class EmbedOptions(file.EmbedOptions):
 
 
 def embed_images(
-    source: str, split: data.ImageSplit, encode: Callable[[np.ndarray], np.ndarray], wanted: int,
-    run: Path,
+    source: str, split: data.ImageSplit, encode: Callable[[np.ndarray], np.ndarray],
+    n_expected: int, run: Path,
 ) -> tuple[str, dict[str, Any]]:  # fmt: skip
     """Returns the features of all images, with labels, classes, parts and file names.
 
-    Raises ``ValueError`` if the images, which the flag ``source`` selects, do not have the
-    ``wanted`` number of channels.
+    Raises ``ValueError`` if the images, which the flag ``source`` selects, do not have
+    ``n_expected`` channels.
     """
     n_channels = split.train.images.shape[-1]
-    file.check_input(source, "images of {} channels", n_channels, wanted, run)
+    file.check_input(source, "images of {} channels", n_channels, n_expected, run)
     parts = [part for _, part in split.parts()]
     names = [part.names for part in parts if part.names is not None]
     features = np.concatenate([encode(part.images) for part in parts])
     named = {"names": np.concatenate(names)} if len(names) == len(parts) else {}
-    return "images", {"features": features, **file.arrays_of(split), **named}
+    return "images", {"features": features, **file.label_arrays(split), **named}
 
 
 class Encoder(file.TrainedNetwork[Config]):
@@ -58,7 +58,7 @@ class Encoder(file.TrainedNetwork[Config]):
         return file.encode(self.network, self.variables, images, make_views(self.config.views))
 
 
-def channels_of(config: Any) -> int:
+def count_channels(config: Any) -> int:
     """Returns the number of channels of the training images, from the length of ``mean``."""
     return len(config.views.mean)
 
@@ -69,22 +69,22 @@ def load_encoder(folder: Path) -> Encoder:
     Raises:
       ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
-    kept = file.open_encoder(folder, SCHEMA)
-    config = kept.config
-    backbone = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=channels_of(config))
+    saved = file.open_encoder(folder, SCHEMA)
+    config = saved.config
+    backbone = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=count_channels(config))
     network = models.Network(backbone)
-    return Encoder(config, network, kept.variables(network.init))
+    return Encoder(config, network, saved.variables(network.init))
 
 
 def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]]:
     """Returns the features of the images that the flags select."""
-    own = encoder.config.source
-    source, labelled = options.data or own.data, options.labels
+    run_source = encoder.config.source
+    source, labelled = options.data or run_source.data, options.labels
     if labelled is None:
-        labelled = own.labels or bool(options.data)
+        labelled = run_source.labels or bool(options.data)
     on_disk = encoder.config.training.batches == "disk" and not options.data
-    split = data.load_images(source, size=own.image_size, labelled=labelled, on_disk=on_disk)
-    n_channels = channels_of(encoder.config)
+    split = data.load_images(source, size=run_source.image_size, labelled=labelled, on_disk=on_disk)
+    n_channels = count_channels(encoder.config)
     return embed_images(f"--data {source}", split, encoder.features, n_channels, options.run)
 
 

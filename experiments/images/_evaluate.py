@@ -42,41 +42,47 @@ def evaluate_features(
       correctly.
     """
     n_classes = len(part.classes)
-    of_views = {
+    view_metrics = {
         name: float(value) for name, value in learned.view_metrics(test.images, seed).items()
     }
     if not n_classes:
-        return Evaluation(of_views, np.zeros(0))
+        return Evaluation(view_metrics, np.zeros(0))
     known = test.take(test.labels >= 0)
-    of_part, of_test = learned.features(part.images), learned.features(known.images)
+    train_features, test_features = learned.features(part.images), learned.features(known.images)
     labels, truth = jnp.asarray(part.labels), jnp.asarray(known.labels)
     scores: dict[str, Any] = {}
     if options.probe != "published":
         probe = metrics.linear_probe(
-            of_part, labels, of_test, truth, n_classes=n_classes, key=jax.random.key(seed)
+            train_features,
+            labels,
+            test_features,
+            truth,
+            n_classes=n_classes,
+            key=jax.random.key(seed),
         )
         scores["linear"] = (
-            jnp.matmul(of_test, probe.kernel, precision=jax.lax.Precision.HIGHEST)
+            jnp.matmul(test_features, probe.kernel, precision=jax.lax.Precision.HIGHEST)
             + probe.bias[None]
         )
     if options.probe != "fast":
         scores["linear_augmented"] = _published(
-            options, part, known, learned, of_part.shape[1], seed, on_device
+            options, part, known, learned, train_features.shape[1], seed, on_device
         )
-    found: dict[str, Any] = {}
-    right = jnp.zeros(truth.shape, bool)
-    for name, of_classes in scores.items():
-        right = jnp.argmax(of_classes, axis=1) == truth
-        found[name] = jnp.mean(right)
+    results: dict[str, Any] = {}
+    is_correct = jnp.zeros(truth.shape, bool)
+    for name, logits in scores.items():
+        is_correct = jnp.argmax(logits, axis=1) == truth
+        results[name] = jnp.mean(is_correct)
         if n_classes > _FEW_CLASSES:
-            best = jax.lax.top_k(of_classes, 5)[1]
-            found[f"{name}_top5"] = jnp.mean(jnp.any(best == truth[:, None], axis=1))
-    found["knn"] = metrics.knn_accuracy(
-        of_test, truth, of_part, labels, n_classes=n_classes,
+            top5 = jax.lax.top_k(logits, 5)[1]
+            results[f"{name}_top5"] = jnp.mean(jnp.any(top5 == truth[:, None], axis=1))
+    results["knn"] = metrics.knn_accuracy(
+        test_features, truth, train_features, labels, n_classes=n_classes,
         k=neighbours(options.neighbours, len(part)), temperature=options.knn_temperature,
     )  # fmt: skip
     return Evaluation(
-        {name: float(value) for name, value in found.items()} | of_views, np.asarray(right)
+        {name: float(value) for name, value in results.items()} | view_metrics,
+        np.asarray(is_correct),
     )
 
 
@@ -95,12 +101,12 @@ def _published(
     classifier = tasks.Classification(
         task.network, task.augment, backbone, dim=dim, n_classes=len(part.classes)
     )
-    seen, size = tasks.LabelledExamples(part.images, part.labels), min(512, len(part))
+    examples, size = tasks.LabelledExamples(part.images, part.labels), min(512, len(part))
     batches: Any
     if on_device:
-        batches = train.ArrayBatches(jax.tree.map(jnp.asarray, seen))
+        batches = train.ArrayBatches(jax.tree.map(jnp.asarray, examples))
     else:
-        batches = train.HostBatches.from_arrays(seen, size, seed=seed)
+        batches = train.HostBatches.from_arrays(examples, size, seed=seed)
     fitted = train.fit(
         classifier, train.Optimizer(1e-3, weight_decay=1e-6), batches,
         train.TrainConfig(size), epochs=options.probe_epochs, seeds=seed,

@@ -13,7 +13,7 @@ from crl_jax import data, weights
 
 from .._plots import save_figure
 
-_SHOWN, _VIEWS = 6, 8
+_N_IMAGES, _N_VIEWS = 6, 8
 
 
 def draw_views(path: Path, views: Any, images: data.Images, seed: int) -> None:
@@ -28,15 +28,17 @@ def draw_views(path: Path, views: Any, images: data.Images, seed: int) -> None:
     first = np.arange(len(images))
     if images.classes:
         _, first = np.unique(images.labels, return_index=True)
-    shown = jnp.asarray(images.images[np.sort(first)[:_SHOWN]])
-    keys = jax.random.split(jax.random.key(seed), (_VIEWS, len(shown)))
-    drawn = np.asarray(jax.jit(jax.vmap(jax.vmap(views), (0, None)))(keys, shown))
-    pictures = np.clip(drawn * np.asarray(views.std) + np.asarray(views.mean), 0, 1)
-    figure = Figure(figsize=(1.1 * (_VIEWS + 1), 1.15 * len(shown) + 0.5), layout="constrained")
-    panels = figure.subplots(len(shown), _VIEWS + 1, squeeze=False)
-    for row, original in enumerate(np.asarray(shown)):
+    originals = jnp.asarray(images.images[np.sort(first)[:_N_IMAGES]])
+    keys = jax.random.split(jax.random.key(seed), (_N_VIEWS, len(originals)))
+    view_pixels = np.asarray(jax.jit(jax.vmap(jax.vmap(views), (0, None)))(keys, originals))
+    pictures = np.clip(view_pixels * np.asarray(views.std) + np.asarray(views.mean), 0, 1)
+    figure = Figure(
+        figsize=(1.1 * (_N_VIEWS + 1), 1.15 * len(originals) + 0.5), layout="constrained"
+    )
+    panels = figure.subplots(len(originals), _N_VIEWS + 1, squeeze=False)
+    for row, original in enumerate(np.asarray(originals)):
         _picture(panels[row, 0], original / 255.0)
-        for column in range(_VIEWS):
+        for column in range(_N_VIEWS):
             _picture(panels[row, column + 1], pictures[column, row])
     panels[0, 0].set_title("image", fontsize="small")
     panels[0, 1].set_title("views", fontsize="small", loc="left")
@@ -55,16 +57,20 @@ def draw_posterior(path: Path, calibration: weights.Calibration, title: str) -> 
         np.asarray(x) for x in (calibration.predicted, calibration.actual, calibration.samples)
     )
     figure = Figure(figsize=(6, 6), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    above.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="what would be true")
-    there = samples > 0
-    above.plot(predicted[there], actual[there], "o-", label="test images")
-    above.set(ylabel="share of true negatives, by labels", ylim=(0, 1.02))
-    above.legend(fontsize="small")
+    curve_axes, histogram_axes = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    curve_axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, label="what would be true")
+    is_filled = samples > 0
+    curve_axes.plot(predicted[is_filled], actual[is_filled], "o-", label="test images")
+    curve_axes.set(ylabel="share of true negatives, by labels", ylim=(0, 1.02))
+    curve_axes.legend(fontsize="small")
     edges = np.linspace(0, 1, len(samples) + 1)
-    below.bar(edges[:-1], samples / samples.sum(), np.diff(edges), align="edge", edgecolor="white")
-    below.set(xlabel="posterior that a negative is a true one", ylabel="share of negatives")
-    for axes in (above, below):
+    histogram_axes.bar(
+        edges[:-1], samples / samples.sum(), np.diff(edges), align="edge", edgecolor="white"
+    )
+    histogram_axes.set(
+        xlabel="posterior that a negative is a true one", ylabel="share of negatives"
+    )
+    for axes in (curve_axes, histogram_axes):
         axes.grid(alpha=0.3)
     figure.suptitle(f"{title}; ECE {float(calibration.error):.3f}", wrap=True)
     save_figure(figure, path)

@@ -49,8 +49,8 @@ def load_problem(
         options.data, size=options.image_size, labelled=options.labels, on_disk=on_disk
     )
     seeds = np.random.default_rng(options.split_seed).spawn(3)
-    train = drawn("train_images", split.train, options.train_images, seeds[0])
-    test = drawn("test_images", split.test, options.test_images, seeds[1])
+    train = sample_images("train_images", split.train, options.train_images, seeds[0])
+    test = sample_images("test_images", split.test, options.test_images, seeds[1])
     learn, valid = train, train.take(slice(0))
     if train.classes:
         for name, part in (("training", train), ("test", test)):
@@ -61,7 +61,9 @@ def load_problem(
                 )
         share = _VALID if options.valid_fraction is None else options.valid_fraction
         held_out = np.zeros(len(train), bool)
-        held_out[evenly(train.labels, round(share * np.sum(train.labels >= 0)), seeds[2])] = True
+        held_out[
+            balanced_indices(train.labels, round(share * np.sum(train.labels >= 0)), seeds[2])
+        ] = True
         if not held_out.any() or held_out.all():
             raise ValueError(
                 f"--valid-fraction {share:g} of {len(train)} images leaves no training "
@@ -69,29 +71,29 @@ def load_problem(
             )
         learn, valid = train.take(~held_out), train.take(held_out)
     if split.unlabelled is not None:
-        train, learn = (joined(part, split.unlabelled) for part in (train, learn))
+        train, learn = (concatenate_images(part, split.unlabelled) for part in (train, learn))
     return Problem(train, test, learn, valid)
 
 
-def drawn(name: str, images: data.Images, n: int | None, rng: Any) -> data.Images:
+def sample_images(name: str, images: data.Images, n: int | None, rng: Any) -> data.Images:
     """Returns ``n`` images sampled evenly across classes, in their original order; all if None."""
     if n is None:
         return images
     if n > len(images):
         raise ValueError(f"`{name}` must be at most {len(images)}, got {n}.")
-    return images.take(np.sort(evenly(images.labels, n, rng)))
+    return images.take(np.sort(balanced_indices(images.labels, n, rng)))
 
 
-def evenly(labels: np.ndarray, n: int, rng: Any) -> np.ndarray:
+def balanced_indices(labels: np.ndarray, n: int, rng: Any) -> np.ndarray:
     """Returns the indices of ``n`` random examples, balanced across classes where possible."""
     order = rng.permutation(len(labels))
     order = order[labels[order] >= 0] if (labels >= 0).sum() >= n else order
-    of_class = labels[order]
-    by_class = np.argsort(of_class, kind="stable")
-    starts = np.searchsorted(of_class[by_class], of_class[by_class])
-    turn = np.empty(len(order), int)
-    turn[by_class] = np.arange(len(order)) - starts  # rank of each example within its class
-    return order[np.argsort(turn, kind="stable")[:n]]
+    ordered_labels = labels[order]
+    by_class = np.argsort(ordered_labels, kind="stable")
+    starts = np.searchsorted(ordered_labels[by_class], ordered_labels[by_class])
+    class_rank = np.empty(len(order), int)
+    class_rank[by_class] = np.arange(len(order)) - starts  # rank of each example within its class
+    return order[np.argsort(class_rank, kind="stable")[:n]]
 
 
 def labelled(images: data.Images) -> data.Images:
@@ -100,7 +102,7 @@ def labelled(images: data.Images) -> data.Images:
     return images if known.all() else images.take(known)
 
 
-def joined(first: data.Images, second: data.Images) -> data.Images:
+def concatenate_images(first: data.Images, second: data.Images) -> data.Images:
     """Concatenates two sets of images, without file names."""
     pixels: Any = [first.images, second.images]
     concatenate = (

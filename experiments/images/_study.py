@@ -17,27 +17,27 @@ from .._schema import absolute
 from .._study import Evaluation, OnStage
 from .._study_options import refuse_labels
 from .._task_study import TaskStudy
-from .._trained_model import TrainedModel, measured_of_views
+from .._trained_model import TrainedModel, measure_views
 from .._truth import evaluate_weights
 from ..backbones import IMAGE_ENCODERS, check_view_size, make_backbone
 from ..configs import cifar10_small, resnet50
 from ..view_losses import (
     IMAGE_LOSSES,
     check_tile,
+    default_beta,
+    default_tau_plus,
     describe_loss,
-    hardness_of_classes,
     loss_arguments,
-    share_of_classes,
 )
 from ._config import SCHEMA, Config
 from ._evaluate import evaluate_features
-from ._problem import Problem, evenly, labelled, load_problem
+from ._problem import Problem, balanced_indices, labelled, load_problem
 from ._views import describe_views, make_views, resolve_views
 from .methods import METHODS, Parts
 
 RECIPES: dict[str, Config] = {**resnet50.CONFIGS, **cifar10_small.CONFIGS}
 VIEWS, EMBEDDING, POSTERIOR = "views.png", "embedding.png", "posterior.png"
-_VIEWED = 1000
+_N_VIEW_IMAGES = 1000
 """Number of images whose views are compared in reports."""
 _DESCRIPTION = """Learn representations of images without labels, and evaluate them by labels, if
 there are any: by a linear classifier and by nearest neighbours.
@@ -88,8 +88,8 @@ class Images(TaskStudy[Config, Problem]):
     def check(self, config: Config) -> None:
         """See :meth:`Study.check`."""
         name, swept = config.method.method, SCHEMA.axes(config)
-        given = config.training.temperature != Config().training.temperature
-        if not METHODS[name].takes_temperature and ("temperature" in swept or given):
+        is_temperature_given = config.training.temperature != Config().training.temperature
+        if not METHODS[name].takes_temperature and ("temperature" in swept or is_temperature_given):
             raise ValueError(f"--method {name} has no --temperature.")
         if METHODS[name].needs_all and (batches := config.training.batches) != "device":
             raise ValueError(
@@ -108,14 +108,16 @@ class Images(TaskStudy[Config, Problem]):
         n_classes = len(problem.train.classes)
         if not n_classes:
             name = config.method.method
-            asked = {f"--method {name}": (METHODS[name].needs_labels, "other methods need none")}
-            refuse_labels(config, self.unit, asked, but=("probe", "probe_epochs"))
+            label_flags = {
+                f"--method {name}": (METHODS[name].needs_labels, "other methods need none")
+            }
+            refuse_labels(config, self.unit, label_flags, but=("probe", "probe_epochs"))
         source = absolute(config.source, "data", but=("digits", *data.IMAGE_SETS))
         views = resolve_views(config.views, problem.train.images)
         check_view_size(config.encoding, views.view_size)
         config = replace(config, source=replace(source, labels=n_classes > 0), views=views)
         return self.complete_entries(
-            config, tau_plus=share_of_classes(n_classes), beta=hardness_of_classes(n_classes)
+            config, tau_plus=default_tau_plus(n_classes), beta=default_beta(n_classes)
         )
 
     def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
@@ -138,15 +140,15 @@ class Images(TaskStudy[Config, Problem]):
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
         """Returns the measurement of the kNN accuracy, see :func:`valid_knn` and :func:`train_knn`.
 
-        Without labels, returns :func:`measured_of_views` of training images.
+        Without labels, returns :func:`measure_views` of training images.
         """
         protocol = config.protocol
         rng = np.random.default_rng(protocol.seed)
         if not problem.train.classes:
-            some = rng.permutation(len(problem.train))[:_VIEWED]
-            return measured_of_views(problem.train.images[np.sort(some)], protocol.seed)
+            indices = rng.permutation(len(problem.train))[:_N_VIEW_IMAGES]
+            return measure_views(problem.train.images[np.sort(indices)], protocol.seed)
         part = labelled(problem.part(phase))
-        bank = part.take(evenly(part.labels, min(BANK, len(part)), rng))
+        bank = part.take(balanced_indices(part.labels, min(BANK, len(part)), rng))
         voters = Voters(
             bank.images[:], bank.labels, len(bank.classes), protocol.neighbours,
             protocol.knn_temperature,
@@ -159,23 +161,23 @@ class Images(TaskStudy[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         method, swept = METHODS[config.method.method], SCHEMA.axes(config)
-        said = [config.method.method]
+        parts = [config.method.method]
         if method.takes_loss:
-            said.append(describe_loss(config.objective, tuple(swept), IMAGE_LOSSES))
+            parts.append(describe_loss(config.objective, tuple(swept), IMAGE_LOSSES))
         if method.takes_temperature and "temperature" not in swept:
-            said.append(f"temperature={config.training.temperature:g}")
+            parts.append(f"temperature={config.training.temperature:g}")
         width = resolve_flags("encoder", config.encoding, IMAGE_ENCODERS).get("width")
         width = f" of width {width}" if width else ""
-        said.append(f"{config.encoding.encoder}{width}")
-        return ", ".join(said)
+        parts.append(f"{config.encoding.encoder}{width}")
+        return ", ".join(parts)
 
     def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
         """See :meth:`Study.describe_data`."""
         height, width, channels = problem.train.images.shape[1:]
         unlabelled, n_classes = int(np.sum(problem.train.labels < 0)), len(problem.train.classes)
-        of_which = f" ({unlabelled:,} without a label)" if n_classes and unlabelled else ""
+        label_note = f" ({unlabelled:,} without a label)" if n_classes and unlabelled else ""
         yield (
-            f"{len(problem.train):,} training{of_which} and {len(problem.test):,} test images, "
+            f"{len(problem.train):,} training{label_note} and {len(problem.test):,} test images, "
             f"{height} × {width} × {channels}, "
             f"{f'{n_classes} classes' if n_classes else 'no labels'}"
         )
@@ -185,17 +187,17 @@ class Images(TaskStudy[Config, Problem]):
         self, config: Config, problem: Problem, learned: TrainedModel, seed: int, on_stage: OnStage
     ) -> Evaluation:
         """Evaluates the features, and the weights of the loss with their calibration."""
-        found = evaluate_features(
+        evaluation = evaluate_features(
             config.protocol, labelled(problem.train), problem.test, learned, seed,
             on_device=config.training.batches == "device",
         )  # fmt: skip
         entry = IMAGE_LOSSES[config.objective.loss]
         weighs = entry.weigh is not None and METHODS[config.method.method].takes_loss
         if not weighs or not problem.train.classes:
-            return found
+            return evaluation
         known = labelled(problem.test)
         truth = evaluate_weights(entry, learned, known.images, known.labels, seed)
-        return Evaluation(found.metrics | truth.metrics, found.cases, truth.calibration)
+        return Evaluation(evaluation.metrics | truth.metrics, evaluation.cases, truth.calibration)
 
     def draw_first(
         self, config: Config, problem: Problem, point: dict[str, float], folder: Path
@@ -218,10 +220,10 @@ class Images(TaskStudy[Config, Problem]):
         from .._plots import draw_embedding, plotted_slice
         from ._plots import draw_posterior
 
-        if evaluation.shown is not None:
-            draw_posterior(folder / POSTERIOR, evaluation.shown, title)
-        some = problem.test.take(plotted_slice(len(problem.test)))
+        if evaluation.figure_data is not None:
+            draw_posterior(folder / POSTERIOR, evaluation.figure_data, title)
+        subset = problem.test.take(plotted_slice(len(problem.test)))
         draw_embedding(
-            folder / EMBEDDING, np.asarray(learned.features(some.images)), some.labels,
-            some.classes, f"{title}: test images by t-SNE", config.protocol.seed,
+            folder / EMBEDDING, np.asarray(learned.features(subset.images)), subset.labels,
+            subset.classes, f"{title}: test images by t-SNE", config.protocol.seed,
         )  # fmt: skip

@@ -32,10 +32,10 @@ def resolve_views(options: ViewOptions, images: np.ndarray | data.DiskArray) -> 
         mean=tuple(mean.round(4).tolist()),
         std=tuple(np.sqrt(variance).round(4).clip(1e-3).tolist()),
     )
-    left_out = {
+    unset_defaults = {
         name: value for name, value in vars(defaults).items() if getattr(options, name) is None
     }
-    return replace(options, **left_out)
+    return replace(options, **unset_defaults)
 
 
 def make_views(options: ViewOptions) -> augment.ImageAugmentation:
@@ -65,9 +65,9 @@ def make_views(options: ViewOptions) -> augment.ImageAugmentation:
 
 def describe_views(options: ViewOptions) -> str:
     """Formats the resolved flags as on the command line."""
-    values = ((of.name, getattr(options, of.name)) for of in fields(options))
-    shown = (
+    values = ((field.name, getattr(options, field.name)) for field in fields(options))
+    formatted = (
         f"{flag(name)} {' '.join(f'{number:g}' for number in np.atleast_1d(value))}"
         for name, value in values
     )
-    return f"views: {' '.join(shown)}"
+    return f"views: {' '.join(formatted)}"

@@ -76,9 +76,9 @@ def _attention(parts: Parts, positive_views: int, **scales: float) -> Any:
 
 
 def _direct(parts: Parts, first_features: int) -> Any:
-    if first_features > (most := parts.backbone.n_features):
+    if first_features > (n_features := parts.backbone.n_features):
         raise ValueError(
-            f"--first-features must be at most the {most} features of the encoder, "
+            f"--first-features must be at most the {n_features} features of the encoder, "
             f"got {first_features}."
         )
     network = _projected(parts, models.FeatureSlice(first_features))

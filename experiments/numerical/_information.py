@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from crl_jax import losses, metrics
 
-from .._panels import COLOURS, panels_of, save, stacked
+from .._panels import COLOURS, make_panels, save, stack_tables
 
 SHARES = (0.0, 0.1, 0.3, 0.5)
 """Shares of false negatives in figure 6.1."""
@@ -42,7 +42,7 @@ def density_ratio(score: np.ndarray, tau_plus: float, scale: float = 1.0) -> np.
 
 def draw_ratio(folder: Path) -> None:
     """Figure 6.1: the density ratio by score jumps at m / tau_plus."""
-    figure, (axes,) = panels_of(1, 1, (5.5, 4), "p⁺ / p⁻")
+    figure, (axes,) = make_panels(1, 1, (5.5, 4), "p⁺ / p⁻")
     score = np.linspace(0, 12, 400)  # meets no pole
     rows = {}
     for share, colour in zip(SHARES, COLOURS):
@@ -56,13 +56,13 @@ def draw_ratio(folder: Path) -> None:
     axes.set(xlabel="x̂⁺ in units of m", ylim=(-20, 20))
     axes.legend()
     title = "Density ratio implied by a score that is fitted to unlabelled data"
-    save(figure, folder / "figure_6_1", title, *stacked("tau_plus", rows))
+    save(figure, folder / "figure_6_1", title, *stack_tables("tau_plus", rows))
 
 
 def log_ratio(x: Array, y: Array, rho: Array) -> Array:
     """Log density ratio p(y | x) / p(y) of standard normal vectors with correlation ``rho``."""
-    rest = 1 - rho**2
-    pairs = (2 * rho * x * y - rho**2 * (x**2 + y**2)) / rest - jnp.log(rest)
+    noise_variance = 1 - rho**2
+    pairs = (2 * rho * x * y - rho**2 * (x**2 + y**2)) / noise_variance - jnp.log(noise_variance)
     return jnp.sum(pairs, axis=-1) / 2
 
 
@@ -85,13 +85,13 @@ def measure(
       By loss: the value of :func:`crl_jax.metrics.info_nce_bound`.
     """
     rho = jnp.sqrt(-jnp.expm1(-2 * information / DIM))
-    of_labels, key = jax.random.split(key)
+    label_key, key = jax.random.split(key)
     m = 2 * n + 2 + N_POS
     x, z = jnp.split(jax.random.normal(key, (n_anchors, m, DIM)), (1,), axis=1)
-    is_true, is_false, own = jnp.split(z, (n, 2 * n), axis=1)  # noise of each kind of sample
-    own, is_false = (rho * x + jnp.sqrt(1 - rho**2) * noise for noise in (own, is_false))
-    pos, true, false = (log_ratio(x, y, rho) for y in (own, is_true, is_false))
-    swapped = jax.random.uniform(of_labels, true.shape) < TAU_PLUS
+    is_true, is_false, positive = jnp.split(z, (n, 2 * n), axis=1)  # noise of each kind of sample
+    positive, is_false = (rho * x + jnp.sqrt(1 - rho**2) * noise for noise in (positive, is_false))
+    pos, true, false = (log_ratio(x, y, rho) for y in (positive, is_true, is_false))
+    swapped = jax.random.uniform(label_key, true.shape) < TAU_PLUS
     unlabelled = jnp.where(swapped, false, true)
     auc = metrics.debiased_auc(pos.reshape(-1), true[:, 0], tau_plus=0.0)
     means = {
@@ -109,23 +109,23 @@ def measure(
 
 def grow(seed: int, n_anchors: int) -> dict[float, dict[str, np.ndarray]]:
     """Returns the bounds along the number of negatives, by mutual information."""
-    found = {}
+    bounds = {}
     for information in INFORMATIONS:
         key, nats = jax.random.key(seed), jnp.float32(information)
-        of_size = [measure(key, nats, n=n, n_anchors=n_anchors) for n in SIZES]
-        found[information] = {
+        by_size = [measure(key, nats, n=n, n_anchors=n_anchors) for n in SIZES]
+        bounds[information] = {
             "n": np.array(SIZES, float),
             "largest": np.log1p(np.array(SIZES, float)),
-            **{name: np.array([of[name] for of in of_size], np.float64) for name in _LABELS},
+            **{name: np.array([row[name] for row in by_size], np.float64) for name in _LABELS},
         }
-    return found
+    return bounds
 
 
-def draw_bounds(folder: Path, of_information: dict[float, dict[str, np.ndarray]]) -> None:
+def draw_bounds(folder: Path, by_information: dict[float, dict[str, np.ndarray]]) -> None:
     """Draws the bounds next to the mutual information."""
     ylabel = "log(N + 1) − loss, nats"
-    figure, panels = panels_of(1, len(of_information), (11.5, 3.9), ylabel)
-    for axes, (information, row) in zip(panels, of_information.items()):
+    figure, panels = make_panels(1, len(by_information), (11.5, 3.9), ylabel)
+    for axes, (information, row) in zip(panels, by_information.items()):
         for (name, label), colour, marker in zip(_LABELS.items(), COLOURS, "os^v"):
             axes.plot(row["n"], row[name], color=colour, marker=marker, markersize=4, label=label)
         axes.plot(row["n"], row["largest"], ":", color="0.4", label="log(N + 1)")
@@ -137,4 +137,4 @@ def draw_bounds(folder: Path, of_information: dict[float, dict[str, np.ndarray]]
         )  # fmt: skip
     panels[-1].legend()
     title = f"Bound of mutual information for Gaussian vectors, τ⁺ = {TAU_PLUS:g}"
-    save(figure, folder / "information", title, *stacked("information", of_information))
+    save(figure, folder / "information", title, *stack_tables("information", by_information))

@@ -71,19 +71,19 @@ def quantile(lead: Any, v: Array) -> Array:
     The root of ``2 lead x + (1 - 2 lead) x² = v``, in the form without cancellation.
     """
     root = jnp.sqrt(lead**2 + (1 - 2 * lead) * v)
-    below = lead + root
-    return jnp.where(below > 0, v / jnp.where(below > 0, below, 1), 0)  # 0/0 at lead = v = 0
+    denom = lead + root
+    return jnp.where(denom > 0, v / jnp.where(denom > 0, denom, 1), 0)  # 0/0 at lead = v = 0
 
 
-def place(population: str, u: Array) -> Array:
+def phi_icdf(population: str, u: Array) -> Array:
     """Inverse distribution function of phi, from [0, 1] to [0, 1]."""
-    law = POPULATIONS[population]
-    if law is None:
+    spec = POPULATIONS[population]
+    if spec is None:
         return u
-    of, low, high = law
-    below = of.cdf(np.linspace(low, high, _GRID + 1))
-    below = (below - below[0]) / (below[-1] - below[0])
-    return jnp.interp(u, jnp.asarray(below, u.dtype), jnp.linspace(0, 1, _GRID + 1, dtype=u.dtype))
+    distribution, low, high = spec
+    cdf = distribution.cdf(np.linspace(low, high, _GRID + 1))
+    cdf = (cdf - cdf[0]) / (cdf[-1] - cdf[0])
+    return jnp.interp(u, jnp.asarray(cdf, u.dtype), jnp.linspace(0, 1, _GRID + 1, dtype=u.dtype))
 
 
 def ranges(key: Array, setting: Setting, n_anchors: int) -> tuple[Array, Array]:
@@ -91,8 +91,8 @@ def ranges(key: Array, setting: Setting, n_anchors: int) -> tuple[Array, Array]:
 
     Both ends move inwards, by up to ``gamma`` times the half width.
     """
-    moved = setting.gamma * jax.random.uniform(key, (2, n_anchors, 1))
-    return -setting.half_width * (1 - moved[0]), setting.half_width * (1 - moved[1])
+    shift = setting.gamma * jax.random.uniform(key, (2, n_anchors, 1))
+    return -setting.half_width * (1 - shift[0]), setting.half_width * (1 - shift[1])
 
 
 @partial(jax.jit, static_argnames=("n_anchors", "n_neg", "n_pos", "population"))
@@ -113,7 +113,7 @@ def draw(
     for_label, for_neg, for_pos = jnp.split(v, (n_neg, 2 * n_neg), axis=-1)
     is_true = for_label >= setting.tau_plus
     neg = quantile(jnp.where(is_true, setting.alpha, 1 - setting.alpha), for_neg)
-    neg, pos = place(population, neg), place(population, quantile(1 - setting.alpha, for_pos))
+    neg, pos = phi_icdf(population, neg), phi_icdf(population, quantile(1 - setting.alpha, for_pos))
     return Sample(low + (high - low) * neg, is_true, low + (high - low) * pos)
 
 
@@ -187,8 +187,8 @@ def measure(
         logs = log_means(sample, setting)
         log_supervised = logs["supervised"]
         log_means_ = jnp.stack([logs[name] for name in ESTIMATORS], axis=-1)
-        kept = jnp.any(sample.is_true, axis=-1)
-        supervised = jnp.where(kept, jnp.exp(log_supervised), 0)
+        has_true = jnp.any(sample.is_true, axis=-1)
+        supervised = jnp.where(has_true, jnp.exp(log_supervised), 0)
         error = jnp.exp(log_means_) - supervised[:, None]
 
         def loss(log_mean: Array) -> Array:
@@ -200,23 +200,26 @@ def measure(
             "bias": error,
             "mse": error**2,
             "mse_over_bcl": error**2 - error[:, bcl, None] ** 2,
-            "loss_bias": loss(log_means_) - loss(jnp.where(kept, log_supervised, 0)[:, None]),
+            "loss_bias": loss(log_means_) - loss(jnp.where(has_true, log_supervised, 0)[:, None]),
         }
-        result = {"mean": _mean(jnp.exp(log_means_), kept), "supervised": _mean(supervised, kept)}
+        result = {
+            "mean": _mean(jnp.exp(log_means_), has_true),
+            "supervised": _mean(supervised, has_true),
+        }
         result["clamped"] = losses.floor_hit_rate(sample.neg, sample.pos, **_dcl(setting))
-        n_kept = jnp.sum(kept).astype(error.dtype)
+        n_used = jnp.sum(has_true).astype(error.dtype)
         for name, value in values.items():
-            mean = _mean(value, kept)
-            variance = _mean((value - mean[None]) ** 2, kept)
-            result |= {name: mean, f"{name}_se": jnp.sqrt(variance / n_kept)}
+            mean = _mean(value, has_true)
+            variance = _mean((value - mean[None]) ** 2, has_true)
+            result |= {name: mean, f"{name}_se": jnp.sqrt(variance / n_used)}
         return result
 
     return jax.lax.map(point, settings)
 
 
-def _mean(values: Array, kept: Array) -> Array:
+def _mean(values: Array, mask: Array) -> Array:
     """Returns the mean over the anchors that are kept."""
-    return jnp.mean(values, axis=0, where=kept.reshape(-1, *(1,) * (values.ndim - 1)))
+    return jnp.mean(values, axis=0, where=mask.reshape(-1, *(1,) * (values.ndim - 1)))
 
 
 @partial(jax.jit, static_argnames=("n_anchors", "n_pos", "n_grid", "population"))
@@ -238,14 +241,14 @@ def limits(
     v = (jnp.arange(n_grid, dtype=low.dtype)[None] + 0.5) / n_grid
 
     def scores(lead: Any) -> Array:
-        return low + (high - low) * place(population, quantile(lead, v))
+        return low + (high - low) * phi_icdf(population, quantile(lead, v))
 
     mixture = (1 - setting.tau_plus) * setting.alpha + setting.tau_plus * (1 - setting.alpha)
     mixed = scores(mixture)
     true = jnp.exp(scores(setting.alpha) / setting.temperature)
     false = jnp.exp(scores(1 - setting.alpha) / setting.temperature)
-    everything = Sample(mixed, jnp.ones(mixed.shape, bool), scores(1 - setting.alpha))
-    logs = log_means(everything, setting)
+    grid_sample = Sample(mixed, jnp.ones(mixed.shape, bool), scores(1 - setting.alpha))
+    logs = log_means(grid_sample, setting)
     result = {}
     for name in ESTIMATORS:
         error = jnp.exp(logs[name]) - jnp.mean(true, axis=-1)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from crl_jax import losses
 
-from .._panels import COLOURS, panels_of, save, stacked
+from .._panels import COLOURS, make_panels, save, stack_tables
 
 N_ITEMS = 50
 N_OBSERVED, N_DRAWS = 200, 50
@@ -40,7 +40,7 @@ class Items(NamedTuple):
     scores: Float[Array, "n_items"]
 
 
-def items_of(key: Key[Array, ""], power: float) -> Items:
+def make_items(key: Key[Array, ""], power: float) -> Items:
     """Creates the items, with a noise distribution that is a power of their probabilities."""
     data = 1 / jnp.arange(6.0, N_ITEMS + 6.0)
     data /= data.sum()
@@ -60,20 +60,20 @@ def nce_gradient(items: Items, k: float) -> Float[Array, "n_items"]:
     return noise / (u + noise) * (items.data - u)
 
 
-def drawn_difference(key: Key[Array, ""], items: Items, k: int) -> Float[Array, "n_items"]:
+def sampled_difference(key: Key[Array, ""], items: Items, k: int) -> Float[Array, "n_items"]:
     """Returns the gradient of :func:`crl_jax.losses.nce` minus that of the likelihood.
 
     Both use the same observations; NCE uses k noise samples for each.
     """
     data_key, noise_key = jax.random.split(key)
     observed = jax.random.choice(data_key, N_ITEMS, (N_OBSERVED,), p=items.data)
-    drawn = jax.random.choice(noise_key, N_ITEMS, (N_OBSERVED, k), p=items.noise)
+    noise_items = jax.random.choice(noise_key, N_ITEMS, (N_OBSERVED, k), p=items.noise)
     log_noise = jnp.log(items.noise)
 
     def loss(scores: Array) -> Array:
         return losses.nce(
-            scores[observed], scores[drawn],
-            pos_log_noise=log_noise[observed], neg_log_noise=log_noise[drawn],
+            scores[observed], scores[noise_items],
+            pos_log_noise=log_noise[observed], neg_log_noise=log_noise[noise_items],
         )  # fmt: skip
 
     shares = jnp.zeros(N_ITEMS).at[observed].add(1 / N_OBSERVED)
@@ -81,8 +81,8 @@ def drawn_difference(key: Key[Array, ""], items: Items, k: int) -> Float[Array, 
 
 
 @partial(jax.jit, static_argnames="k")
-def _drawn(keys: Key[Array, "n"], items: Items, k: int) -> Float[Array, "n n_items"]:
-    return jax.lax.map(lambda key: drawn_difference(key, items, k), keys)
+def _sampled_differences(keys: Key[Array, "n"], items: Items, k: int) -> Float[Array, "n n_items"]:
+    return jax.lax.map(lambda key: sampled_difference(key, items, k), keys)
 
 
 def distances(key: Key[Array, ""], items: Items) -> dict[str, np.ndarray]:
@@ -92,19 +92,19 @@ def distances(key: Key[Array, ""], items: Items) -> dict[str, np.ndarray]:
       For each k: ``expected``, the distance of the expected gradient; ``drawn``, that of the mean
       of sampled gradients; and ``deviation``, the norm of the standard error of that mean.
     """
-    want = np.asarray(likelihood_gradient(items), np.float64)
-    found: dict[str, list[float]] = {"expected": [], "drawn": [], "deviation": []}
+    reference = np.asarray(likelihood_gradient(items), np.float64)
+    results: dict[str, list[float]] = {"expected": [], "drawn": [], "deviation": []}
     for k in RATIOS:
         keys = jax.random.split(jax.random.fold_in(key, k), N_DRAWS)
-        drawn = np.asarray(_drawn(keys, items, k), np.float64)
-        lengths = {
-            "expected": np.asarray(nce_gradient(items, k), np.float64) - want,
-            "drawn": drawn.mean(axis=0),
-            "deviation": drawn.std(axis=0, ddof=1) / np.sqrt(N_DRAWS),
+        sampled = np.asarray(_sampled_differences(keys, items, k), np.float64)
+        vectors = {
+            "expected": np.asarray(nce_gradient(items, k), np.float64) - reference,
+            "drawn": sampled.mean(axis=0),
+            "deviation": sampled.std(axis=0, ddof=1) / np.sqrt(N_DRAWS),
         }
-        for name, vector in lengths.items():
-            found[name].append(float(np.linalg.norm(vector) / np.linalg.norm(want)))
-    return {name: np.array(values) for name, values in found.items()}
+        for name, vector in vectors.items():
+            results[name].append(float(np.linalg.norm(vector) / np.linalg.norm(reference)))
+    return {name: np.array(values) for name, values in results.items()}
 
 
 def fits(seed: int, items: Items) -> dict[str, np.ndarray]:
@@ -122,35 +122,35 @@ def fits(seed: int, items: Items) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     p, q = (np.asarray(x, np.float64) for x in (items.data, items.noise))
     p, q = p / p.sum(), q / q.sum()
-    seen = rng.multinomial(N_FITTED, p, N_FITS)
-    least = np.mean((seen / N_FITTED - p) ** 2)
-    found: dict[str, list[float]] = {"error": [], "theory": [], "normaliser": []}
+    counts = rng.multinomial(N_FITTED, p, N_FITS)
+    likelihood_error = np.mean((counts / N_FITTED - p) ** 2)
+    results: dict[str, list[float]] = {"error": [], "theory": [], "normaliser": []}
     for k in RATIOS:
-        noise = rng.multinomial(k * N_FITTED, q, N_FITS)
+        noise_counts = rng.multinomial(k * N_FITTED, q, N_FITS)
         # An item absent from the noise would get an infinite estimate: it counts as drawn once.
-        fitted = k * q * seen / np.maximum(noise, 1)
-        found["error"].append(float(np.mean((fitted - p) ** 2) / least))
+        fitted = k * q * counts / np.maximum(noise_counts, 1)
+        results["error"].append(float(np.mean((fitted - p) ** 2) / likelihood_error))
         # By the delta method, for nearly independent counts.
-        spread = p * (1 - p) + p**2 * (1 - q) / (k * q)
-        found["theory"].append(float(spread.sum() / np.sum(p * (1 - p))))
-        found["normaliser"].append(float(fitted.sum(axis=1).std(ddof=1)))
-    return {name: np.array(values) for name, values in found.items()}
+        variance = p * (1 - p) + p**2 * (1 - q) / (k * q)
+        results["theory"].append(float(variance.sum() / np.sum(p * (1 - p))))
+        results["normaliser"].append(float(fitted.sum(axis=1).std(ddof=1)))
+    return {name: np.array(values) for name, values in results.items()}
 
 
 def measure(seed: int) -> dict[str, dict[str, np.ndarray]]:
     """Returns :func:`distances` and :func:`fits` for each ``k``, keyed by noise distribution."""
     items_key, draw_key = jax.random.split(jax.random.key(seed))
-    found = {}
+    results = {}
     for name, power in NOISES.items():
-        items = items_of(items_key, power)
-        found[name] = {"k": np.array(RATIOS), **distances(draw_key, items), **fits(seed, items)}
-    return found
+        items = make_items(items_key, power)
+        results[name] = {"k": np.array(RATIOS), **distances(draw_key, items), **fits(seed, items)}
+    return results
 
 
-def draw(folder: Path, of_noise: dict[str, dict[str, np.ndarray]]) -> None:
+def draw(folder: Path, by_noise: dict[str, dict[str, np.ndarray]]) -> None:
     """Plots the convergence of NCE to maximum likelihood, for each noise: gradients and fits."""
-    figure, panels = panels_of(1, 2, (9.5, 3.9))
-    for (name, row), colour, marker in zip(of_noise.items(), COLOURS, ("o", "s")):
+    figure, panels = make_panels(1, 2, (9.5, 3.9))
+    for (name, row), colour, marker in zip(by_noise.items(), COLOURS, ("o", "s")):
         points: dict[str, Any] = dict(color=colour, marker=marker, linestyle="none", markersize=4)
         panels[0].plot(row["k"], row["expected"], color=colour, label=f"noise: {name}")
         panels[0].errorbar(row["k"], row["drawn"], 2 * row["deviation"], **points)
@@ -164,4 +164,4 @@ def draw(folder: Path, of_noise: dict[str, dict[str, np.ndarray]]) -> None:
     panels[0].legend()
     panels[1].axhline(1, color="0.5", linewidth=0.8)
     title = "NCE compared with maximum likelihood; lines: theory"
-    save(figure, folder / "nce", title, *stacked("noise", of_noise))
+    save(figure, folder / "nce", title, *stack_tables("noise", by_noise))

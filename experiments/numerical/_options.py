@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from .._program import program
-from .._ranges import COUNT, MOST, SHARE, Range, check_flags, option_group
+from .._ranges import COUNT, MAX_COUNT, SHARE, Range, check_flags, option_group
 
 _DESCRIPTION = """Measure the errors of the biased, the debiased (DCL) and the Bayesian (BCL)
 estimate of the mean over the true negatives, on samples of populations with known labels; the
@@ -41,13 +41,13 @@ class Config:
     """Output directory; by default runs/numerical-TIME."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Random seed."""
-    anchors: Annotated[int, Range(2, MOST)] = 1000
+    anchors: Annotated[int, Range(2, MAX_COUNT)] = 1000
     """Number of anchors (M)."""
-    n_neg: Annotated[int, Range(2, MOST)] = 64
+    n_neg: Annotated[int, Range(2, MAX_COUNT)] = 64
     """Unlabelled samples per anchor (N)."""
     n_pos: Annotated[int, COUNT] = 10
     """Extra positives per anchor, for DCL (K)."""
-    largest_n: Annotated[int, Range(2 * RATE_FROM, MOST)] = 4096
+    largest_n: Annotated[int, Range(2 * RATE_FROM, MAX_COUNT)] = 4096
     """Largest N of the convergence figure."""
     population: Literal["uniform", "normal", "t", "gamma"] = "uniform"
     """Density of the scores before they are ordered (phi): uniform, or a normal, Student's t (3
@@ -63,7 +63,7 @@ class Config:
     """Divisor of all scores; at least 0.01."""
     half_width: Annotated[float, Range(0.01)] = 0.5
     """Bound on the absolute value of scores; at least 0.01."""
-    punce_seeds: Annotated[int, Range(0, MOST)] = 0
+    punce_seeds: Annotated[int, Range(0, MAX_COUNT)] = 0
     """Number of seeds of the trainings on digits, each with its own labelled set; 0 skips them."""
     punce_epochs: Annotated[int, COUNT] = 40
     """Number of epochs per training on digits."""

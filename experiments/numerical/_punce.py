@@ -15,7 +15,7 @@ from rich.table import Table
 
 from crl_jax import augment, data, metrics, models, tasks, train
 
-from .._panels import panels_of, save, write
+from .._panels import make_panels, save, write
 from ..reproduce.outcomes import holm, roc_curve
 
 SHARES = (0.01, 0.1, 0.5)
@@ -40,7 +40,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 MEASURES = ("linear", "pu_auc")
 """The test accuracy of a linear classifier fitted with all labels; and the AUC on test images of a
 linear classifier fitted to separate labelled from unlabelled images."""
-_TOLD = {"supcon": 0.0, "punce_half": 0.5, "punce": 1.0, "punce_more": 1.5}
+_PRIOR_FACTORS = {"supcon": 0.0, "punce_half": 0.5, "punce": 1.0, "punce_more": 1.5}
 _FEATURES = 32
 _NETWORK = models.Network(
     models.BackboneWithHead(
@@ -61,8 +61,8 @@ class FlatViews:
 
     def plain(self, images: Array) -> Float[Array, "*batch pixels"]:
         """Returns the flattened images without augmentation, as for evaluation."""
-        seen = self.views.plain(images)
-        return seen.reshape(*seen.shape[:-3], -1)
+        pixels = self.views.plain(images)
+        return pixels.reshape(*pixels.shape[:-3], -1)
 
 
 class Digits(NamedTuple):
@@ -114,20 +114,20 @@ def true_prior(digits: Digits, labelled: np.ndarray) -> float:
     return float(digits.even[~labelled].mean())
 
 
-def task_of(method: str, digits: Digits, labelled: np.ndarray) -> tuple[Any, np.ndarray]:
+def make_task(method: str, digits: Digits, labelled: np.ndarray) -> tuple[Any, np.ndarray]:
     """Returns the task, and the labels that it uses."""
     temperature = {"temperature": 0.3}
     if method == "supcon_negative":
         task = tasks.SupCon(_NETWORK, digits.views, temperature)
         return task, labelled.astype(np.int32)
     # All share one program: puNCE is InfoNCE without labels, and SupCon with prior 0.
-    prior = {"tau_plus": _TOLD.get(method, 0.0) * true_prior(digits, labelled)}
-    seen = labelled & (method != "info_nce")
+    prior = {"tau_plus": _PRIOR_FACTORS.get(method, 0.0) * true_prior(digits, labelled)}
+    used_labels = labelled & (method != "info_nce")
     task = tasks.PuNCE(_NETWORK, digits.views, temperature | prior)
-    return task, seen.astype(np.int32) - 1
+    return task, used_labels.astype(np.int32) - 1
 
 
-def features_of(
+def learn_features(
     task: Any, labels: np.ndarray, digits: Digits, seed: int, epochs: int
 ) -> tuple[Array, Array]:
     """Returns the features of the training images and of the test images after training."""
@@ -153,8 +153,8 @@ def evaluate(
         jnp.asarray(x, jnp.int32) for x in (digits.even, digits.test_even, labelled)
     )
     probe = metrics.linear_probe(seen, even, unseen, test_even, n_classes=2, key=jax.random.key(0))
-    of_known = metrics.ridge_probe(seen, known, unseen, test_even, n_classes=2, l2=0.1)
-    slopes = np.asarray(of_known.kernel, np.float64)
+    label_probe = metrics.ridge_probe(seen, known, unseen, test_even, n_classes=2, l2=0.1)
+    slopes = np.asarray(label_probe.kernel, np.float64)
     scores = np.asarray(unseen, np.float64) @ (slopes[:, 1] - slopes[:, 0])
     return {"linear": float(probe.accuracy), "pu_auc": roc_curve(scores, digits.test_even)[0]}
 
@@ -177,12 +177,12 @@ def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[di
             for method in METHODS:
                 on_stage(f"puNCE: seed {seed}, {share:.0%} labelled, {METHODS[method]}")
                 if method != "info_nce" or method not in features:  # it uses no labels
-                    task, labels = task_of(method, digits, labelled)
-                    features[method] = features_of(task, labels, digits, seed, epochs)
-                told = _TOLD.get(method, math.nan) * true_prior(digits, labelled)
+                    task, labels = make_task(method, digits, labelled)
+                    features[method] = learn_features(task, labels, digits, seed, epochs)
+                prior = _PRIOR_FACTORS.get(method, math.nan) * true_prior(digits, labelled)
                 rows.append(
                     {"share": share, "method": method, "seed": seed,
-                     "labelled": int(labelled.sum()), "told": told,
+                     "labelled": int(labelled.sum()), "told": prior,
                      **evaluate(features[method], digits, labelled)}
                 )  # fmt: skip
     return rows
@@ -198,9 +198,9 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     from scipy import stats  # slow to import
 
-    found = []
+    results = []
     for measure in MEASURES:
-        of_measure = []
+        measure_rows = []
         for share in SHARES:
             values = {
                 name: np.array(
@@ -208,21 +208,21 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 )
                 for name in METHODS
             }
-            for name, own in values.items():
-                ahead = values["punce"] - own
+            for name, metric_values in values.items():
+                differences = values["punce"] - metric_values
                 p = math.nan
-                if len(own) > 1 and np.ptp(ahead) > 0:
-                    p = float(stats.ttest_rel(values["punce"], own).pvalue)
-                of_measure.append(
+                if len(metric_values) > 1 and np.ptp(differences) > 0:
+                    p = float(stats.ttest_rel(values["punce"], metric_values).pvalue)
+                measure_rows.append(
                     {"measure": measure, "share": share, "method": name,
-                     "mean": own.mean(), "deviation": _deviation(own),
-                     "punce_ahead": ahead.mean(),
-                     "standard_error": _deviation(ahead) / math.sqrt(len(ahead)),
+                     "mean": metric_values.mean(), "deviation": _deviation(metric_values),
+                     "punce_ahead": differences.mean(),
+                     "standard_error": _deviation(differences) / math.sqrt(len(differences)),
                      "p": p}
                 )  # fmt: skip
-        for row, p in zip(of_measure, holm([row["p"] for row in of_measure]), strict=True):
-            found.append({**row, "p": p})
-    return found
+        for row, p in zip(measure_rows, holm([row["p"] for row in measure_rows]), strict=True):
+            results.append({**row, "p": p})
+    return results
 
 
 def _deviation(values: np.ndarray) -> float:
@@ -235,18 +235,22 @@ def draw(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]]
         "linear": "accuracy, linear, fitted with all labels",
         "pu_auc": "AUC of labelled against unlabelled, linear",
     }
-    figure, panels = panels_of(1, 2, (11.5, 4.6))
-    at = np.arange(len(SHARES))
+    figure, panels = make_panels(1, 2, (11.5, 4.6))
+    positions = np.arange(len(SHARES))
     for axes, (measure, title) in zip(panels, titles.items()):
         for i, (name, label) in enumerate(METHODS.items()):
-            own = [row for row in summary if (row["measure"], row["method"]) == (measure, name)]
-            beside = at + 0.08 * (i - (len(METHODS) - 1) / 2)  # so that error bars do not overlap
-            mean, deviation = ([row[of] for row in own] for of in ("mean", "deviation"))
+            method_rows = [
+                row for row in summary if (row["measure"], row["method"]) == (measure, name)
+            ]
+            x = positions + 0.08 * (i - (len(METHODS) - 1) / 2)  # so that error bars do not overlap
+            mean, deviation = (
+                [row[column] for row in method_rows] for column in ("mean", "deviation")
+            )
             axes.errorbar(
-                beside, mean, np.nan_to_num(deviation), label=label, capsize=2, markersize=5,
+                x, mean, np.nan_to_num(deviation), label=label, capsize=2, markersize=5,
                 linewidth=1.2, **_STYLES[name],
             )  # fmt: skip
-        axes.set_xticks(at, [f"{share:.0%}" for share in SHARES])
+        axes.set_xticks(positions, [f"{share:.0%}" for share in SHARES])
         axes.set(xlabel="share of the even digits that is labelled", title=title)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3,
                   fontsize=9)  # fmt: skip

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from crl_jax import metrics, samplers, stats
 
-from .._panels import panels_of, save, stacked
+from .._panels import make_panels, save, stack_tables
 from ._model import quantile
 
 N_ITEMS = 500
@@ -61,13 +61,13 @@ class UnseenItems(NamedTuple):
 def draw_unseen(key: Key[Array, ""], n_pairs: int, n_items: int) -> UnseenItems:
     """Draws priors between 0 and 0.2, labels and scores."""
     v = jax.random.uniform(key, (n_pairs, 3 * n_items + 1), minval=1e-6, maxval=1 - 1e-6)
-    for_prior, for_label, for_score, own = jnp.split(v, (n_items, 2 * n_items, 3 * n_items), -1)
+    for_prior, for_label, for_score, for_pos = jnp.split(v, (n_items, 2 * n_items, 3 * n_items), -1)
     prior = 0.2 * for_prior**2
     is_false = for_label < prior
-    below = quantile(jnp.where(is_false, 0.0, 1.0), for_score)  # F of the score
-    scores, pos = (jax.scipy.stats.norm.ppf(u) for u in (below, quantile(0.0, own)))
+    cdf = quantile(jnp.where(is_false, 0.0, 1.0), for_score)  # F of the score
+    scores, pos = (jax.scipy.stats.norm.ppf(u) for u in (cdf, quantile(0.0, for_pos)))
     info = samplers.informativeness(pos, scores)
-    posterior = samplers.unbiasedness(below, prior)
+    posterior = samplers.unbiasedness(cdf, prior)
     estimated = samplers.unbiasedness(stats.ecdf(scores), prior)
     return UnseenItems(info, scores, posterior, estimated, is_false)
 
@@ -82,41 +82,41 @@ def measure(unseen: UnseenItems, *, size: int) -> dict[str, dict[str, Float[Arra
       By rule: ``risk``, the mean of the conditional risk (4.25) with the exact posterior, which is
       R(h); ``labelled_risk``, the same with labels; ``tnr`` and ``inf``.
     """
-    some = jax.tree.map(lambda x: x[:, :size], unseen)
-    risk = partial(samplers.sampling_risk, some.info, risk_lambda=RISK_LAMBDA)
+    candidates = jax.tree.map(lambda x: x[:, :size], unseen)
+    risk = partial(samplers.sampling_risk, candidates.info, risk_lambda=RISK_LAMBDA)
     values = {
-        "rns": jnp.zeros(some.info.shape),
-        "dns": some.scores,
-        "posterior": some.posterior,
-        "bns_ecdf": -risk(some.estimated),
-        "bns": -risk(some.posterior),
+        "rns": jnp.zeros(candidates.info.shape),
+        "dns": candidates.scores,
+        "posterior": candidates.posterior,
+        "bns_ecdf": -risk(candidates.estimated),
+        "bns": -risk(candidates.posterior),
     }
-    found = {}
+    results = {}
     for name in RULES:
         chosen = jnp.argmax(values[name], axis=-1)[:, None]
         info, is_false, own_risk = (
             jnp.take_along_axis(x, chosen, axis=-1)[:, 0]
-            for x in (some.info, some.is_false, risk(some.posterior))
+            for x in (candidates.info, candidates.is_false, risk(candidates.posterior))
         )
         quality = metrics.sampling_quality(info, is_false, risk_lambda=RISK_LAMBDA)
-        found[name] = {
+        results[name] = {
             "risk": jnp.mean(own_risk),
             "labelled_risk": quality.risk,
             "tnr": quality.tnr,
             "inf": quality.inf,
         }
-    return found
+    return results
 
 
 def grow(seed: int, n_pairs: int) -> dict[str, dict[str, np.ndarray]]:
     """Returns the quality of each rule along the number of candidates."""
     unseen = draw_unseen(jax.random.key(seed), n_pairs, N_ITEMS)
-    of_size = [measure(unseen, size=size) for size in SIZES]
+    by_size = [measure(unseen, size=size) for size in SIZES]
     return {
         rule: {
             "candidates": np.array(SIZES, float),
             **{
-                name: np.array([found[rule][name] for found in of_size], np.float64)
+                name: np.array([quality[rule][name] for quality in by_size], np.float64)
                 for name in _QUANTITIES
             },
         }
@@ -124,15 +124,15 @@ def grow(seed: int, n_pairs: int) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def draw(folder: Path, of_rule: dict[str, dict[str, np.ndarray]]) -> None:
+def draw(folder: Path, by_rule: dict[str, dict[str, np.ndarray]]) -> None:
     """Draws the quality of each rule along the number of candidates."""
-    figure, panels = panels_of(1, len(_QUANTITIES), (14, 3.9))
+    figure, panels = make_panels(1, len(_QUANTITIES), (14, 3.9))
     for axes, (name, label) in zip(panels, _QUANTITIES.items()):
-        for (rule, row), marker in zip(of_rule.items(), "os^vD"):
+        for (rule, row), marker in zip(by_rule.items(), "os^vD"):
             axes.plot(row["candidates"], row[name], marker=marker, markersize=4, label=RULES[rule])
         axes.set_xscale("log")
         axes.set(xlabel="candidates |M|", title=label)
     panels[0].legend()
     title = f"Theorem 4.1: the least risky item has the least sampling risk, λ = {RISK_LAMBDA:g}"
-    labelled = {RULES[rule]: row for rule, row in of_rule.items()}
-    save(figure, folder / "theorem_4_1", title, *stacked("sampler", labelled))
+    labelled = {RULES[rule]: row for rule, row in by_rule.items()}
+    save(figure, folder / "theorem_4_1", title, *stack_tables("sampler", labelled))

@@ -52,7 +52,7 @@ def _run(config: Config, folder: Path, console: Console) -> None:
         shapes.weight_curves(folder, config)
         shapes.smoothed_weights(folder, config)
         information.draw_ratio(folder)
-        found = sweeps.run(config, status.update)
+        results = sweeps.run(config, status.update)
         status.update("NCE")
         nce.draw(folder, nce.measure(config.seed))
         status.update("debiased pairwise loss")
@@ -62,12 +62,12 @@ def _run(config: Config, folder: Path, console: Console) -> None:
         status.update("mutual information")
         information.draw_bounds(folder, information.grow(config.seed, 3 * config.anchors))
         status.update("figures")
-        sweeps.draw(folder, config, found)
+        sweeps.draw(folder, config, results)
         if config.punce_seeds:
             rows = punce.compare(config.punce_seeds, config.punce_epochs, status.update)
             summary = punce.summarize(rows)
             punce.draw(folder, rows, summary)
-    sweeps.report(console, config, found)
+    sweeps.report(console, config, results)
     if summary:
         punce.report(console, summary, config.punce_seeds)
     console.print(f"figures and numbers in {folder}")

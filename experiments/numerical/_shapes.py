@@ -9,7 +9,7 @@ import numpy as np
 
 from crl_jax import stats, weights
 
-from .._panels import COLOURS, panels_of, save, stacked
+from .._panels import COLOURS, make_panels, save, stack_tables
 from . import _model as model
 from ._options import Config
 
@@ -20,7 +20,7 @@ _CLASSES: dict[str, dict[str, Any]] = {
 }
 
 
-_LAWS: dict[str, tuple[stats.Distribution, float, float]] = {
+_DISTRIBUTIONS: dict[str, tuple[stats.Distribution, float, float]] = {
     "Gaussian, N(0, 1)": (stats.Normal(), -4.0, 4.0),
     "Student's t, 3 degrees of freedom": (stats.StudentT(3.0), -6.0, 6.0),
     "gamma, shape 2": (stats.Gamma(2.0), 0.0, 9.0),
@@ -32,11 +32,14 @@ _SPREADS = tuple(10.0**-i for i in range(5))
 
 def order_statistic(folder: Path, k: int = 2, n: int = 5) -> None:
     """Figure 2.3: density of the k-th smallest of n normal scores of mean 1 and variance 5."""
-    of = stats.Normal(1.0, 5**0.5)
+    base = stats.Normal(1.0, 5**0.5)
     x = np.linspace(-7, 9, 321)
-    laws = {"density": of, "order_statistic": stats.OrderStatistic(of, k, n)}
-    rows = {name: np.asarray(law.pdf(jnp.asarray(x)), np.float64) for name, law in laws.items()}
-    figure, (axes,) = panels_of(1, 1, (5.5, 3.6), "density")
+    distributions = {"density": base, "order_statistic": stats.OrderStatistic(base, k, n)}
+    rows = {
+        name: np.asarray(distribution.pdf(jnp.asarray(x)), np.float64)
+        for name, distribution in distributions.items()
+    }
+    figure, (axes,) = make_panels(1, 1, (5.5, 3.6), "density")
     axes.plot(x, rows["density"], label="N(1, 5)", color=COLOURS[0])
     axes.plot(x, rows["order_statistic"], "--", label=f"k = {k} of n = {n}", color=COLOURS[3])
     axes.set(xlabel="x")
@@ -47,20 +50,24 @@ def order_statistic(folder: Path, k: int = 2, n: int = 5) -> None:
 
 def class_densities(folder: Path) -> None:
     """Figure 4.3: densities of true and false negatives, with a panel for each distribution."""
-    figure, panels = panels_of(1, len(_LAWS), (3.6 * len(_LAWS), 3.4), "density")
+    figure, panels = make_panels(
+        1, len(_DISTRIBUTIONS), (3.6 * len(_DISTRIBUTIONS), 3.4), "density"
+    )
     rows = {}
-    for axes, (title, (law, low, high)) in zip(panels, _LAWS.items()):
+    for axes, (title, (distribution, low, high)) in zip(panels, _DISTRIBUTIONS.items()):
         x = np.linspace(low, high, 241)
         rows[title] = {"score": x}
         for rank, (name, style) in enumerate(_CLASSES.items(), 1):
-            density = stats.OrderStatistic(law, rank, 2).pdf(jnp.asarray(x))
+            density = stats.OrderStatistic(distribution, rank, 2).pdf(jnp.asarray(x))
             rows[title][name] = np.asarray(density, np.float64)
             axes.plot(x, rows[title][name], label=name.replace("_", " ") + "s", **style)
-        axes.plot(x, law.pdf(jnp.asarray(x)), color="0.5", linewidth=0.8, label="all scores")
+        axes.plot(
+            x, distribution.pdf(jnp.asarray(x)), color="0.5", linewidth=0.8, label="all scores"
+        )
         axes.set(xlabel="score", title=title)
     panels[0].legend()
     title = "Densities of the lower and of the higher of two scores"
-    save(figure, folder / "figure_4_3", title, *stacked("distribution", rows))
+    save(figure, folder / "figure_4_3", title, *stack_tables("distribution", rows))
 
 
 def smoothed_weights(folder: Path, config: Config) -> None:
@@ -68,27 +75,35 @@ def smoothed_weights(folder: Path, config: Config) -> None:
 
     The ranks, on which the weights of BCL depend, do not change.
     """
-    standard = jax.random.normal(jax.random.key(config.seed), (config.anchors, config.n_neg))
+    noise = jax.random.normal(jax.random.key(config.seed), (config.anchors, config.n_neg))
     rows: dict[str, dict[str, np.ndarray]] = {}
     for name in ("HCL, β = 1", "BCL, β = 0.9"):
-        weighted = []
+        summaries = []
         for spread in _SPREADS:
-            scores = 0.9 + spread * standard
+            scores = 0.9 + spread * noise
             if name.startswith("HCL"):
-                of = weights.hard_weights(scores, beta=1.0, temperature=config.temperature)
+                sample_weights = weights.hard_weights(
+                    scores, beta=1.0, temperature=config.temperature
+                )
             else:
-                of = weights.bayesian_weights(
+                sample_weights = weights.bayesian_weights(
                     scores, tau_plus=config.tau_plus, alpha=config.alpha, beta=0.9
                 )
-            of = np.asarray(of, np.float64)
-            share = weights.effective_sample_size(jnp.asarray(of)) / config.n_neg
-            weighted.append([of.std(axis=-1).mean(), of.max(axis=-1).mean(), share.mean()])
-        deviation, largest, share = np.transpose(weighted)
+            sample_weights = np.asarray(sample_weights, np.float64)
+            share = weights.effective_sample_size(jnp.asarray(sample_weights)) / config.n_neg
+            summaries.append(
+                [
+                    sample_weights.std(axis=-1).mean(),
+                    sample_weights.max(axis=-1).mean(),
+                    share.mean(),
+                ]
+            )
+        deviation, largest, share = np.transpose(summaries)
         rows[name] = {
             "spread": np.array(_SPREADS), "deviation": deviation, "largest": largest,
             "effective_share": share,
         }  # fmt: skip
-    figure, (left, right) = panels_of(1, 2, (10, 3.6))
+    figure, (left, right) = make_panels(1, 2, (10, 3.6))
     for (name, row), colour, marker in zip(rows.items(), COLOURS[2:], "os"):
         style = {"color": colour, "marker": marker, "label": name}
         left.loglog(row["spread"], row["deviation"], **style)
@@ -100,21 +115,21 @@ def smoothed_weights(folder: Path, config: Config) -> None:
         axes.set(xlabel="standard deviation of an anchor's scores")
     left.legend()
     title = f"Weights under over-smoothing, t = {config.temperature:g}"
-    save(figure, folder / "smoothed", title, *stacked("weights", rows))
+    save(figure, folder / "smoothed", title, *stack_tables("weights", rows))
 
 
 def densities(folder: Path) -> None:
     """Figure 6.4: densities of the scores of true and false negatives, with a panel for each α."""
     s = np.linspace(-4, 4, 401)
-    below = np.asarray(jax.scipy.stats.norm.cdf(jnp.asarray(s)), np.float64)
+    cdf = np.asarray(jax.scipy.stats.norm.cdf(jnp.asarray(s)), np.float64)
     pdf = np.exp(-(s**2) / 2) / np.sqrt(2 * np.pi)
-    figure, panels = panels_of(1, len(_ALPHAS), (3.1 * len(_ALPHAS), 3.2), "density", sharey=True)
+    figure, panels = make_panels(1, len(_ALPHAS), (3.1 * len(_ALPHAS), 3.2), "density", sharey=True)
     rows = {}
     for axes, alpha in zip(panels, _ALPHAS):
         rows[alpha] = {
             "score": s,
-            "true_negative": 2 * pdf * (alpha * (1 - below) + (1 - alpha) * below),
-            "false_negative": 2 * pdf * ((1 - alpha) * (1 - below) + alpha * below),
+            "true_negative": 2 * pdf * (alpha * (1 - cdf) + (1 - alpha) * cdf),
+            "false_negative": 2 * pdf * ((1 - alpha) * (1 - cdf) + alpha * cdf),
         }
         for name, style in _CLASSES.items():
             axes.plot(s, rows[alpha][name], label=name.replace("_", " ") + "s", **style)
@@ -122,7 +137,7 @@ def densities(folder: Path) -> None:
     panels[0].legend(loc="upper left")
     panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])
     title = "Densities of the two classes, ϕ standard normal"
-    save(figure, folder / "figure_6_4", title, *stacked("alpha", rows))
+    save(figure, folder / "figure_6_4", title, *stack_tables("alpha", rows))
 
 
 def score_histograms(folder: Path, config: Config) -> None:
@@ -132,7 +147,7 @@ def score_histograms(folder: Path, config: Config) -> None:
     """
     edges, temperature, key = np.linspace(0, 6, 61), 2.0, jax.random.key(config.seed)
     size = 3.1 * len(_ALPHAS), 3.2
-    figure, panels = panels_of(1, len(_ALPHAS), size, "empirical density", sharey=True)
+    figure, panels = make_panels(1, len(_ALPHAS), size, "empirical density", sharey=True)
     rows = {}
     for axes, alpha in zip(panels, _ALPHAS):
         tau_plus = config.tau_plus
@@ -149,7 +164,7 @@ def score_histograms(folder: Path, config: Config) -> None:
         axes.set(xlabel="exp(s / t)", title=f"α = {alpha:g}")
     panels[-1].legend()
     title = "Drawn scores, ϕ standard normal, t = 2"
-    save(figure, folder / "figure_6_8", title, *stacked("alpha", rows))
+    save(figure, folder / "figure_6_8", title, *stack_tables("alpha", rows))
 
 
 def weight_curves(folder: Path, config: Config) -> None:
@@ -157,7 +172,7 @@ def weight_curves(folder: Path, config: Config) -> None:
     n, tau_plus = 1000, config.tau_plus
     u = np.arange(1, n + 1) / n
     curves = {"α": [(alpha, 0.5) for alpha in _ALPHAS], "β": [(0.9, beta) for beta in _ALPHAS]}
-    figure, panels = panels_of(1, 2, (8.4, 3.6), "weight ω")
+    figure, panels = make_panels(1, 2, (8.4, 3.6), "weight ω")
     table: list[list[Any]] = []
     for axes, (swept, pairs), fixed in zip(panels, curves.items(), ("β = 0.5", "α = 0.9")):
         title = f"{fixed}, τ⁺ = {tau_plus:g}"

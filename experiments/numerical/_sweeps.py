@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 from rich.table import Table
 
-from .._panels import Lines, panels_of, save
+from .._panels import Lines, make_panels, save
 from . import _model as model
 from ._model import ESTIMATORS, Setting
 from ._options import RATE_FROM, Config
@@ -75,36 +75,36 @@ def run(config: Config, on_stage: Callable[[str], None]) -> Results:
     sweeps = {}
     for parameter, values in grids(config).items():
         on_stage(f"sweep of {parameter}")
-        settings = setting_of(config, len(values), **{parameter: values})
+        settings = repeat_setting(config, len(values), **{parameter: values})
         sweeps[parameter] = {"x": values, **measure(config, settings, config.n_neg)}
     growing = grow(config, lambda n: on_stage(f"N = {n}"))
-    shown = growing["x"] <= _LARGEST_N
-    sweeps["n_neg"] = {name: values[shown] for name, values in growing.items()}
+    in_figure = growing["x"] <= _LARGEST_N
+    sweeps["n_neg"] = {name: values[in_figure] for name, values in growing.items()}
     on_stage("densities of the scores")
-    centre = setting_of(config, _POINTS)
+    centre = repeat_setting(config, _POINTS)
     populations = {name: measure(config, centre, config.n_neg, name) for name in model.POPULATIONS}
     return Results(sweeps, growing, limits(config), rates(growing), populations)
 
 
-def setting_of(config: Config, points: int, **swept: Any) -> Setting:
+def repeat_setting(config: Config, points: int, **swept: Any) -> Setting:
     """Repeats the configuration ``points`` times; estimators use the true values by default.
 
     Numbers in ``swept`` replace those of the configuration.
     """
-    own = {name: getattr(config, name) for name in Setting._fields if hasattr(config, name)}
-    numbers = own | swept
+    configured = {name: getattr(config, name) for name in Setting._fields if hasattr(config, name)}
+    numbers = configured | swept
     numbers = {"told_alpha": numbers["alpha"], "told_tau_plus": numbers["tau_plus"]} | numbers
     return Setting(**{name: jnp.full(points, x, jnp.float32) for name, x in numbers.items()})
 
 
 def grids(config: Config) -> dict[str, np.ndarray]:
     """Returns the swept values, in arrays of the same length, so that shapes compile once."""
-    coolest = max(0.1, config.half_width / 10)  # below, a few samples dominate every mean
+    min_temperature = max(0.1, config.half_width / 10)  # below, a few samples dominate every mean
     return {
         "alpha": np.linspace(0.5, 1, _POINTS),
         "gamma": np.linspace(0, 1, _POINTS),
         "tau_plus": np.linspace(0, 0.5, _POINTS + 1)[1:],  # at 0 all estimators agree
-        "temperature": np.geomspace(coolest, 10 * coolest, _POINTS),
+        "temperature": np.geomspace(min_temperature, 10 * min_temperature, _POINTS),
         "told_tau_plus": np.linspace(0, 0.4, _POINTS),
         "told_alpha": np.linspace(0.5, 1, _POINTS),
     }
@@ -116,7 +116,7 @@ def grow(config: Config, on_size: Callable[[int], None]) -> Sweep:
     results = []
     for n in sizes:
         on_size(n)
-        results.append(measure(config, setting_of(config, 1), n))
+        results.append(measure(config, repeat_setting(config, 1), n))
     stacked = {name: np.concatenate([r[name] for r in results]) for name in results[0]}
     return {"x": np.array(sizes, float), **stacked}
 
@@ -133,7 +133,7 @@ def measure(
 
 def limits(config: Config) -> dict[str, float]:
     """Root mean square errors of the estimates in the limit of large N."""
-    setting = jax.tree.map(lambda x: x[0], setting_of(config, 1))
+    setting = jax.tree.map(lambda x: x[0], repeat_setting(config, 1))
     key = jax.random.key(config.seed)
     sizes = {"n_anchors": config.anchors, "n_pos": config.n_pos}
     errors = model.limits(key, setting, **sizes, population=config.population)
@@ -150,19 +150,19 @@ def rates(growing: Sweep) -> dict[str, float]:
     return rates
 
 
-def draw(folder: Path, config: Config, found: Results) -> None:
+def draw(folder: Path, config: Config, results: Results) -> None:
     """Draws the figures, and writes their data."""
-    _draw_errors(folder, found.chosen(*_VARIED))
-    _draw_means(folder, found.chosen("gamma", "alpha"))
+    _draw_errors(folder, results.chosen(*_VARIED))
+    _draw_means(folder, results.chosen("gamma", "alpha"))
     truth = {"told_tau_plus": config.tau_plus, "told_alpha": config.alpha}
-    _draw_misspecified(folder, found.chosen(*truth), truth)
-    _draw_convergence(folder, found)
-    _draw_populations(folder, found.populations)
+    _draw_misspecified(folder, results.chosen(*truth), truth)
+    _draw_convergence(folder, results)
+    _draw_populations(folder, results.populations)
 
 
 def _draw_errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
     """Figure 6.9: mean square error along each sweep."""
-    figure, panels = panels_of(2, 3, (12.5, 7), "mean square error")
+    figure, panels = make_panels(2, 3, (12.5, 7), "mean square error")
     for axes, (parameter, sweep) in zip(panels, sweeps.items()):
         for name in _PUBLISHED:
             _curve(axes, sweep, name, "mse")
@@ -182,7 +182,7 @@ def _draw_errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
 
 def _draw_means(folder: Path, sweeps: dict[str, Sweep]) -> None:
     """Figure 6.10: mean of the estimates, with their bias below."""
-    figure, panels = panels_of(2, len(sweeps), (5 * len(sweeps), 6.6), sharex="col")
+    figure, panels = make_panels(2, len(sweeps), (5 * len(sweeps), 6.6), sharex="col")
     for above, below, (parameter, sweep) in zip(
         panels[: len(sweeps)], panels[len(sweeps) :], sweeps.items()
     ):
@@ -204,7 +204,7 @@ def _draw_misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, 
     """Bias of the estimators for a misspecified class prior or encoder quality."""
     names = ("biased", "dcl", "bcl")
     ylabel = "bias, % of the mean over true negatives"
-    figure, panels = panels_of(1, len(sweeps), (5 * len(sweeps), 3.8), ylabel, sharey=True)
+    figure, panels = make_panels(1, len(sweeps), (5 * len(sweeps), 3.8), ylabel, sharey=True)
     for axes, (parameter, sweep) in zip(panels, sweeps.items()):
         percent = 100 / sweep["supervised"][:, None]
         relative = sweep | {key: percent * sweep[key] for key in ("bias", "bias_se")}
@@ -226,27 +226,27 @@ def _draw_misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, 
     save(figure, folder / "misspecified", "Bias under wrong assumptions", *table)
 
 
-def _draw_convergence(folder: Path, found: Results) -> None:
+def _draw_convergence(folder: Path, results: Results) -> None:
     """Error of the estimate and of the loss as N grows, with the limits of the populations."""
-    figure, (left, right) = panels_of(1, 2, (11.5, 5))
-    sweep, limits, rates = found.growing, found.limits, found.rates
+    figure, (left, right) = make_panels(1, 2, (11.5, 5))
+    sweep, limits, rates = results.growing, results.limits, results.rates
     x, bcl = sweep["x"], list(ESTIMATORS).index("bcl")
     for i, (name, label) in enumerate(ESTIMATORS.items()):
         style = dict(_STYLES[name], markersize=5, linewidth=1.5)
         root = np.sqrt(sweep["mse"][:, i])
         band = 1.96 * sweep["mse_se"][:, i] / (2 * root)
         if name in rates:
-            stated = f"∝ $N^{{{rates[name]:.2f}}}$"
+            limit_label = f"∝ $N^{{{rates[name]:.2f}}}$"
         else:
-            stated = f"→ {limits[name]:.3g}"
+            limit_label = f"→ {limits[name]:.3g}"
             left.axhline(limits[name], color=style["color"], linewidth=0.8, alpha=0.7)
-        left.plot(x, root, label=f"{label} {stated}", **style)
+        left.plot(x, root, label=f"{label} {limit_label}", **style)
         left.fill_between(x, root - band, root + band, color=style["color"], alpha=0.2)
-        off = np.abs(sweep["loss_bias"][:, i])
-        clear = off > 1.96 * sweep["loss_bias_se"][:, i]
-        right.plot(x, off, markevery=list(np.flatnonzero(clear)), **style)
-        right.plot(x[~clear], off[~clear], style["marker"], color=style["color"],
-                   markersize=5, markerfacecolor="white")  # fmt: skip
+        loss_bias = np.abs(sweep["loss_bias"][:, i])
+        is_significant = loss_bias > 1.96 * sweep["loss_bias_se"][:, i]
+        right.plot(x, loss_bias, markevery=list(np.flatnonzero(is_significant)), **style)
+        right.plot(x[~is_significant], loss_bias[~is_significant], style["marker"],
+                   color=style["color"], markersize=5, markerfacecolor="white")  # fmt: skip
     # Reference lines for BCL.
     left.plot(x, 0.6 * np.sqrt(sweep["mse"][0, bcl] * x[0] / x), color="0.4", label="∝ $N^{-1/2}$")
     first = np.abs(sweep["loss_bias"][0, bcl])
@@ -268,21 +268,21 @@ def _draw_convergence(folder: Path, found: Results) -> None:
 def _draw_populations(folder: Path, populations: dict[str, Sweep]) -> None:
     """Relative bias of the estimators at the configured values, by density of the scores."""
     ylabel = "bias, % of the mean over true negatives"
-    figure, (axes,) = panels_of(1, 1, (7.5, 4), ylabel)
+    figure, (axes,) = make_panels(1, 1, (7.5, 4), ylabel)
     lines = []
     for i, name in enumerate(ESTIMATORS):
         percent = [
-            [100 * of[key][0, i] / of["supervised"][0] for key in ("bias", "bias_se")]
-            for of in populations.values()
+            [100 * sweep[key][0, i] / sweep["supervised"][0] for key in ("bias", "bias_se")]
+            for sweep in populations.values()
         ]
         bias, error = np.transpose(percent)
         style = dict(_STYLES[name], linestyle="none")
-        at = np.arange(len(populations)) + 0.12 * (i - len(ESTIMATORS) // 2)
-        axes.errorbar(at, bias, 1.96 * error, capsize=3, label=ESTIMATORS[name], **style)
+        positions = np.arange(len(populations)) + 0.12 * (i - len(ESTIMATORS) // 2)
+        axes.errorbar(positions, bias, 1.96 * error, capsize=3, label=ESTIMATORS[name], **style)
         lines += [
-            [population, name, of["supervised"][0], of["mean"][0, i], of["bias"][0, i],
-             of["bias_se"][0, i], of["mse"][0, i]]
-            for population, of in populations.items()
+            [population, name, sweep["supervised"][0], sweep["mean"][0, i], sweep["bias"][0, i],
+             sweep["bias_se"][0, i], sweep["mse"][0, i]]
+            for population, sweep in populations.items()
         ]  # fmt: skip
     axes.axhline(0, color="0.3", linewidth=0.8)
     axes.set_xticks(range(len(populations)), [f"ϕ {name}" for name in populations])
@@ -309,18 +309,18 @@ def _long_form(sweeps: dict[str, Sweep], names: Sequence[str]) -> Lines:
     for parameter, sweep in sweeps.items():
         shape = len(ESTIMATORS), len(sweep["x"])
         numbers = np.stack([np.broadcast_to(sweep[q].T, shape) for q in columns], axis=-1)
-        of = dict(zip(ESTIMATORS, numbers))
+        by_estimator = dict(zip(ESTIMATORS, numbers))
         lines += [
-            [parameter, x, name, *of[name][point]]
+            [parameter, x, name, *by_estimator[name][point]]
             for point, x in enumerate(sweep["x"])
             for name in names
         ]
     return ["parameter", "value", "estimator", *columns], lines
 
 
-def report(console: Console, config: Config, found: Results) -> None:
+def report(console: Console, config: Config, results: Results) -> None:
     """Prints the errors for the configured values, and where that of BCL is smaller or larger."""
-    centre = measure(config, setting_of(config, _POINTS), config.n_neg)
+    centre = measure(config, repeat_setting(config, _POINTS), config.n_neg)
     table = Table(
         title=f"α {config.alpha:g}, γ {config.gamma:g}, τ⁺ {config.tau_plus:g}, "
         f"t {config.temperature:g}, N {config.n_neg}, K {config.n_pos}, M {config.anchors}"
@@ -332,9 +332,9 @@ def report(console: Console, config: Config, found: Results) -> None:
     for i, (name, label) in enumerate(ESTIMATORS.items()):
         bias = _with_error(centre["bias"][0, i], centre["bias_se"][0, i], 2)
         mse = _with_error(centre["mse"][0, i], centre["mse_se"][0, i], 1)
-        rate = found.rates.get(name)
-        end = f"→ {found.limits[name]:.3g}" if rate is None else f"∝ N^{rate:.2f}"
-        table.add_row(label, f"{centre['mean'][0, i]:.4g}", bias, mse, end)
+        rate = results.rates.get(name)
+        limit_label = f"→ {results.limits[name]:.3g}" if rate is None else f"∝ N^{rate:.2f}"
+        table.add_row(label, f"{centre['mean'][0, i]:.4g}", bias, mse, limit_label)
     console.print(table)
     console.print(f"DCL's floor clamps {centre['clamped'][0]:.1%} of the anchors.")
 
@@ -342,7 +342,7 @@ def report(console: Console, config: Config, found: Results) -> None:
     table.add_column("varied")
     for name in ("biased", "dcl"):
         table.add_column(f"than {ESTIMATORS[name]}", justify="right")
-    for parameter, sweep in found.chosen(*_VARIED).items():
+    for parameter, sweep in results.chosen(*_VARIED).items():
         cells = []
         for name in ("biased", "dcl"):
             i = list(ESTIMATORS).index(name)

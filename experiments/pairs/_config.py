@@ -12,7 +12,7 @@ from .. import _study_options as shared
 from .._bert import BertOptions, WeightsOptions, check_bert
 from .._ranges import (
     COUNT,
-    MOST,
+    MAX_COUNT,
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
@@ -20,7 +20,7 @@ from .._ranges import (
     declared_ranges,
     option_group,
 )
-from .._registry import WAS, with_flags
+from .._registry import LEGACY_VALUE, with_flags
 from .._schema import Schema
 from ..images import _config as images
 from ..images._config import EncoderOptions
@@ -47,7 +47,7 @@ class DataOptions:
     """Validation fraction if the data have no predefined split; by default 0.1."""
     test_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Test fraction if the data have no predefined split; by default 0.2."""
-    split_seed: Annotated[int, Range(0, MOST)] = 0
+    split_seed: Annotated[int, Range(0, MAX_COUNT)] = 0
     """Seed of the train/validation/test split."""
 
 
@@ -79,7 +79,7 @@ class TextOptions(WeightsOptions):
     """Width of a text encoder without --weights; by default 64."""
     text_n_layers: Annotated[int | None, COUNT] = None
     """Number of layers of a text encoder without --weights; by default 2."""
-    text_vocab_size: Annotated[int | None, Range(5, MOST)] = None
+    text_vocab_size: Annotated[int | None, Range(5, MAX_COUNT)] = None
     """Maximum vocabulary size of a text encoder without --weights; by default 2000."""
     text_heads: Annotated[int | None, COUNT] = None
     """Number of attention heads; by default 4, or with --weights that of their config.json."""
@@ -101,9 +101,11 @@ TEXT = "text_"
 class TrainOptions(shared.ContrastOptions):
     """Shared embedding space and optimiser."""
 
-    batch_size: Annotated[int, Range(2, MOST)] = 128
+    batch_size: Annotated[int, Range(2, MAX_COUNT)] = 128
     """Number of pairs per step (B); each image or text has B - 1 negatives."""
-    batches: Literal["device", "host", "disk"] = field(default="device", metadata={WAS: "device"})
+    batches: Literal["device", "host", "disk"] = field(
+        default="device", metadata={LEGACY_VALUE: "device"}
+    )
     """Where the training images are held: in device memory; in host memory; or on disk, where the
     first run decodes them to the cache. Batches of the latter two are read and copied while the
     device computes."""

@@ -16,7 +16,7 @@ from .. import _encoder_file as file
 from .._bert import open_texts, read_lines, save_text_encoder
 from .._ranges import option_group
 from ..backbones import IMAGE_ENCODERS, make_backbone
-from ..images._embed import channels_of, embed_images
+from ..images._embed import count_channels, embed_images
 from ..images._views import make_views
 from ._config import SCHEMA, Config
 from ._evaluate import EmbeddedTestPart
@@ -48,19 +48,19 @@ class EmbedOptions(file.EmbedOptions):
             raise ValueError("--images and --texts name what is embedded; give one of them.")
 
 
-def networks_of(
+def make_networks(
     config: Config, n_channels: int, settings: models.BERT
 ) -> tuple[models.Network, models.Network]:
     """Returns the image and text networks, each with its projection into the shared space."""
-    to_space = models.Projection((config.training.dim,), norm=False, last_bias=False)
+    projection = models.Projection((config.training.dim,), norm=False, last_bias=False)
     images = make_backbone(config.encoding, IMAGE_ENCODERS, n_channels=n_channels)
     return (
-        models.Network(models.BackboneWithHead(images, to_space)),
-        models.Network(models.BackboneWithHead(settings, to_space)),
+        models.Network(models.BackboneWithHead(images, projection)),
+        models.Network(models.BackboneWithHead(settings, projection)),
     )
 
 
-_HALVES = ("first", "second")
+_TOWERS = ("first", "second")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SavedTowers:
     """
 
     config: Config
-    takes: _bert.Encoder
+    text_encoder: _bert.Encoder
     networks: tuple[models.Network, models.Network]
     variables: tuple[Any, Any]
 
@@ -85,20 +85,22 @@ class SavedTowers:
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
         """Computes embeddings ``[n, dim]`` of texts."""
-        return self._embed("second", self.takes.words.encode(texts, self.takes.length))
+        return self._embed(
+            "second", self.text_encoder.tokenizer.encode(texts, self.text_encoder.length)
+        )
 
-    def _embed(self, half: str, examples: Any, augment: Any = None) -> np.ndarray:
-        network = self.networks[_HALVES.index(half)]
-        params, rest = (variables[half] for variables in self.variables)
+    def _embed(self, tower: str, examples: Any, augment: Any = None) -> np.ndarray:
+        network = self.networks[_TOWERS.index(tower)]
+        params, rest = (variables[tower] for variables in self.variables)
         embedded = file.encode(network, (params, rest), examples, augment)
         return np.asarray(losses.normalize(jnp.asarray(embedded)))
 
 
-def save_towers(folder: Path, found: EmbeddedTestPart) -> None:
+def save_towers(folder: Path, embedded: EmbeddedTestPart) -> None:
     """Writes both networks, including their projections, and the vocabulary."""
-    learned = found.learned
-    both = learned.task.network_variables(learned.params, learned.model_state)
-    save_text_encoder(folder, found.encoder, *both)
+    learned = embedded.learned
+    variables = learned.task.network_variables(learned.params, learned.model_state)
+    save_text_encoder(folder, embedded.encoder, *variables)
 
 
 def load_towers(folder: Path) -> SavedTowers:
@@ -107,16 +109,16 @@ def load_towers(folder: Path) -> SavedTowers:
     Raises:
       ValueError: If there are no trained networks in ``folder``, or their files are damaged.
     """
-    kept = file.open_encoder(folder, SCHEMA)
-    config = kept.config
-    takes = open_texts(kept, config.text.lowercase, config.text.length)
-    networks = networks_of(config, channels_of(config), takes.settings)
+    saved = file.open_encoder(folder, SCHEMA)
+    config = saved.config
+    text_encoder = open_texts(saved, config.text.lowercase, config.text.length)
+    networks = make_networks(config, count_channels(config), text_encoder.settings)
 
     def init(key: jax.Array) -> tuple[Any, Any]:
         params, rest = zip(*(network.init(key) for network in networks))
-        return dict(zip(_HALVES, params)), dict(zip(_HALVES, rest))
+        return dict(zip(_TOWERS, params)), dict(zip(_TOWERS, rest))
 
-    return SavedTowers(config, takes, networks, kept.variables(init))
+    return SavedTowers(config, text_encoder, networks, saved.variables(init))
 
 
 def _embed(options: EmbedOptions, towers: SavedTowers) -> tuple[str, dict[str, Any]]:
@@ -126,7 +128,7 @@ def _embed(options: EmbedOptions, towers: SavedTowers) -> tuple[str, dict[str, A
     source, config = f"--images {options.images}", towers.config
     size = config.source.image_size or config.views.eval_size
     split = data.load_images(options.images, size=size, labelled=options.labels)
-    return embed_images(source, split, towers.images, channels_of(config), options.run)
+    return embed_images(source, split, towers.images, count_channels(config), options.run)
 
 
 main = file.embed_command(EmbedOptions, "pairs", _DESCRIPTION, load_towers, _embed)

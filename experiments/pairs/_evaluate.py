@@ -18,11 +18,11 @@ from ..view_losses import PairLoss
 from ._problem import Part, Problem
 
 KS = (1, 5, 10)
-_WAYS = {"first": "image_to_text", "second": "text_to_image"}
-_CHANCE = (1, 10)
-_PAIRS = 1000
+_DIRECTIONS = {"first": "image_to_text", "second": "text_to_image"}
+_CHANCE_KS = (1, 10)
+_MAX_SPACE_PAIRS = 1000
 """Maximum number of pairs for alignment and uniformity."""
-_WEIGHED = 256
+_MAX_WEIGHT_PAIRS = 256
 """Maximum number of pairs for the evaluation of negative weights."""
 
 
@@ -38,10 +38,10 @@ def measure_recall(
     images: Any, tokens: Any, relevant: Any, task: Any, params: Any, model_state: Any
 ) -> dict[str, Any]:
     """Computes ``valid_recall@10`` and ``valid_recall@1``, each the mean of both directions."""
-    of_images, of_texts = embed(task, params, model_state, images, tokens)
-    found = metrics.retrieval_recall(of_images, of_texts, relevant, ks=(1, 10))
-    both = {k: found[f"first_recall@{k}"] + found[f"second_recall@{k}"] for k in (10, 1)}
-    return {f"valid_recall@{k}": of_both / 2 for k, of_both in both.items()}
+    image_embeddings, text_embeddings = embed(task, params, model_state, images, tokens)
+    recall = metrics.retrieval_recall(image_embeddings, text_embeddings, relevant, ks=(1, 10))
+    sums = {k: recall[f"first_recall@{k}"] + recall[f"second_recall@{k}"] for k in (10, 1)}
+    return {f"valid_recall@{k}": total / 2 for k, total in sums.items()}
 
 
 @dataclass(frozen=True)
@@ -73,39 +73,39 @@ class EmbeddedTestPart:
 def _embedded(learned: TrainedModel, images: Any, tokens: Any) -> Any:
     embed = partial(_embed, learned.task, learned.params, learned.model_state)
     tokens = jax.tree.map(jnp.asarray, tokens)
-    of_images, of_texts = embed(jnp.asarray(images[:ON_DEVICE]), tokens)
-    one = jax.tree.map(lambda leaf: leaf[:1], tokens)
-    rest = [
-        embed(jnp.asarray(images[i : i + ON_DEVICE]), one)[0]
+    image_embeddings, text_embeddings = embed(jnp.asarray(images[:ON_DEVICE]), tokens)
+    first_text = jax.tree.map(lambda leaf: leaf[:1], tokens)
+    remaining = [
+        embed(jnp.asarray(images[i : i + ON_DEVICE]), first_text)[0]
         for i in range(ON_DEVICE, len(images), ON_DEVICE)
     ]
-    return jnp.concatenate([of_images, *rest]), of_texts
+    return jnp.concatenate([image_embeddings, *remaining]), text_embeddings
 
 
-def evaluate_retrieval(found: EmbeddedTestPart) -> tuple[dict[str, float], np.ndarray]:
+def evaluate_retrieval(embedded: EmbeddedTestPart) -> tuple[dict[str, float], np.ndarray]:
     """Evaluates image-to-text and text-to-image retrieval.
 
     Returns:
       Recall and median rank by direction, and chance-level recall, averaged over both directions;
       and the reciprocal rank of each query, images first: 0 for a query without a relevant answer.
     """
-    of_images, of_texts = found.test.image_groups, found.test.text_groups
-    relevant = jnp.asarray(of_images), jnp.asarray(of_texts)
+    image_groups, text_groups = embedded.test.image_groups, embedded.test.text_groups
+    relevant = jnp.asarray(image_groups), jnp.asarray(text_groups)
     ranks = [
-        metrics.retrieval_ranks(found.images, found.texts, *relevant),
-        metrics.retrieval_ranks(found.texts, found.images, *relevant[::-1]),
+        metrics.retrieval_ranks(embedded.images, embedded.texts, *relevant),
+        metrics.retrieval_ranks(embedded.texts, embedded.images, *relevant[::-1]),
     ]
-    recall = metrics.retrieval_recall(found.images, found.texts, relevant, ks=KS)
-    named: dict[str, float] = {}
-    for name, shown in reversed(_WAYS.items()):
+    recall = metrics.retrieval_recall(embedded.images, embedded.texts, relevant, ks=KS)
+    results: dict[str, float] = {}
+    for name, direction in reversed(_DIRECTIONS.items()):
         for k in KS:
-            named[f"{shown}_recall@{k}"] = float(recall[f"{name}_recall@{k}"])
-        named[f"{shown}_rank"] = float(recall[f"{name}_median_rank"])
-    for k in _CHANCE:
-        both = chance(of_images, of_texts, k), chance(of_texts, of_images, k)
-        named[f"chance_recall@{k}"] = float(np.mean(both))
-    by_rank = np.concatenate(ranks).astype(float)
-    return named, np.divide(1, by_rank, out=np.zeros_like(by_rank), where=by_rank > 0)
+            results[f"{direction}_recall@{k}"] = float(recall[f"{name}_recall@{k}"])
+        results[f"{direction}_rank"] = float(recall[f"{name}_median_rank"])
+    for k in _CHANCE_KS:
+        chances = chance(image_groups, text_groups, k), chance(text_groups, image_groups, k)
+        results[f"chance_recall@{k}"] = float(np.mean(chances))
+    query_ranks = np.concatenate(ranks).astype(float)
+    return results, np.divide(1, query_ranks, out=np.zeros_like(query_ranks), where=query_ranks > 0)
 
 
 def chance(query_ids: np.ndarray, answer_ids: np.ndarray, k: int) -> float:
@@ -123,62 +123,64 @@ def chance(query_ids: np.ndarray, answer_ids: np.ndarray, k: int) -> float:
     0.666...
     """
     known, count = np.unique(answer_ids[answer_ids >= 0], return_counts=True)
-    number = dict(zip(known.tolist(), count.tolist()))
-    right = np.array([number.get(query, 0) for query in query_ids.tolist()])
-    right, m = right[right > 0, None], len(answer_ids)
-    place = np.arange(min(k, m))
-    missed = np.prod(np.maximum(m - right - place, 0) / (m - place), axis=1)
-    return float(np.mean(1 - missed))
+    n_by_group = dict(zip(known.tolist(), count.tolist()))
+    n_relevant = np.array([n_by_group.get(query, 0) for query in query_ids.tolist()])
+    n_relevant, m = n_relevant[n_relevant > 0, None], len(answer_ids)
+    position = np.arange(min(k, m))
+    miss_rate = np.prod(np.maximum(m - n_relevant - position, 0) / (m - position), axis=1)
+    return float(np.mean(1 - miss_rate))
 
 
-def evaluate_classes(found: EmbeddedTestPart, train: Part) -> dict[str, float]:
+def evaluate_classes(embedded: EmbeddedTestPart, train: Part) -> dict[str, float]:
     """Computes ``zero_shot``, the accuracy of zero-shot classification of images by texts.
 
     The classes are the groups of the test part, and the prompts of a class are its texts in the
     training part. Returns no metric if there are fewer than two classes, or if a class has no
     training text.
     """
-    groups, of_texts = found.test.groups, train.captioned.text_groups
+    groups, text_groups = embedded.test.groups, train.captioned.text_groups
     classes = np.unique(groups[groups >= 0]) if groups is not None else np.array([])
-    if len(classes) < 2 or not np.isin(classes, of_texts).all():
+    if len(classes) < 2 or not np.isin(classes, text_groups).all():
         return {}
     _, first = np.unique(train.captioned.texts, return_index=True)
-    own = [first[of_texts[first] == c] for c in classes]
-    if not all(map(len, own)):
+    text_rows = [first[text_groups[first] == c] for c in classes]
+    if not all(map(len, text_rows)):
         return {}
-    most = max(map(len, own))
-    places = np.array([np.resize(some, most) for some in own])
-    where = np.arange(most)[None] < np.array([len(some) for some in own])[:, None]
-    tokens = data.Tokens(*(leaf[places.ravel()] for leaf in train.tokens))
-    _, prompts = _embedded(found.learned, found.test.images[:1], tokens)
-    prompts = prompts.reshape(*places.shape, -1)
+    max_prompts = max(map(len, text_rows))
+    padded = np.array([np.resize(rows, max_prompts) for rows in text_rows])
+    mask = np.arange(max_prompts)[None] < np.array([len(rows) for rows in text_rows])[:, None]
+    tokens = data.Tokens(*(leaf[padded.ravel()] for leaf in train.tokens))
+    _, prompts = _embedded(embedded.learned, embedded.test.images[:1], tokens)
+    prompts = prompts.reshape(*padded.shape, -1)
     assert groups is not None
     known = groups >= 0
-    told = metrics.zero_shot(found.images[known], prompts, where=jnp.asarray(where))
-    return {"zero_shot": float(np.mean(classes[np.asarray(told)] == groups[known]))}
+    predicted = metrics.zero_shot(embedded.images[known], prompts, where=jnp.asarray(mask))
+    return {"zero_shot": float(np.mean(classes[np.asarray(predicted)] == groups[known]))}
 
 
-def evaluate_space(found: EmbeddedTestPart) -> dict[str, float]:
+def evaluate_space(embedded: EmbeddedTestPart) -> dict[str, float]:
     """Computes the alignment of pairs, and the uniformity of images and of texts."""
-    of_text = found.test.image_of_text
-    some = slice(None, None, max(1, len(of_text) // _PAIRS))
-    texts = found.texts[some][:_PAIRS]
+    image_of_text = embedded.test.image_of_text
+    subset = slice(None, None, max(1, len(image_of_text) // _MAX_SPACE_PAIRS))
+    texts = embedded.texts[subset][:_MAX_SPACE_PAIRS]
     return {
-        "alignment": float(losses.alignment(found.images[of_text[some][:_PAIRS]], texts)),
-        "image_uniformity": float(losses.uniformity(found.images[:_PAIRS])),
+        "alignment": float(
+            losses.alignment(embedded.images[image_of_text[subset][:_MAX_SPACE_PAIRS]], texts)
+        ),
+        "image_uniformity": float(losses.uniformity(embedded.images[:_MAX_SPACE_PAIRS])),
         "text_uniformity": float(losses.uniformity(texts)),
     }
 
 
-def evaluate_negatives(found: EmbeddedTestPart, entry: PairLoss) -> dict[str, float]:
+def evaluate_negatives(embedded: EmbeddedTestPart, entry: PairLoss) -> dict[str, float]:
     """Computes the metrics of false-negative weights; none without groups of equal images."""
-    test, learned = found.test, found.learned
+    test, learned = embedded.test, embedded.learned
     if test.groups is None:
         return {}
     images, first = np.unique(test.image_of_text, return_index=True)
-    step = max(1, len(images) // _WEIGHED)
-    images, first = images[::step][:_WEIGHED], first[::step][:_WEIGHED]
-    x, y, groups = found.images[images], found.texts[first], test.groups[images]
+    step = max(1, len(images) // _MAX_WEIGHT_PAIRS)
+    images, first = images[::step][:_MAX_WEIGHT_PAIRS], first[::step][:_MAX_WEIGHT_PAIRS]
+    x, y, groups = embedded.images[images], embedded.texts[first], test.groups[images]
     hyperparams = {**learned.task.hyperparams, **learned.task.learned_hyperparams(learned.params)}
     if learned.alpha is not None:
         hyperparams["alpha"] = learned.alpha
@@ -190,8 +192,10 @@ def evaluate_negatives(found: EmbeddedTestPart, entry: PairLoss) -> dict[str, fl
     ).metrics
 
 
-def evaluate_pairs(found: EmbeddedTestPart, problem: Problem, entry: PairLoss) -> Evaluation:
+def evaluate_pairs(embedded: EmbeddedTestPart, problem: Problem, entry: PairLoss) -> Evaluation:
     """Computes all test metrics, with the reciprocal ranks of the queries as cases."""
-    of_retrieval, by_query = evaluate_retrieval(found)
-    rest = evaluate_classes(found, problem.train) | evaluate_space(found)
-    return Evaluation(of_retrieval | rest | evaluate_negatives(found, entry), by_query)
+    retrieval_metrics, by_query = evaluate_retrieval(embedded)
+    other_metrics = evaluate_classes(embedded, problem.train) | evaluate_space(embedded)
+    return Evaluation(
+        retrieval_metrics | other_metrics | evaluate_negatives(embedded, entry), by_query
+    )

@@ -35,8 +35,8 @@ class Captions(NamedTuple):
 
 def draw_caption(key: Key[Array, ""], captions: Captions) -> Tokens:
     """Samples one of the texts of an image uniformly."""
-    place = jax.random.randint(key, (), 0, captions.n_texts, jnp.int32)
-    return Tokens(captions.ids[place], captions.mask[place])
+    index = jax.random.randint(key, (), 0, captions.n_texts, jnp.int32)
+    return Tokens(captions.ids[index], captions.mask[index])
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,27 @@ class Part:
     @classmethod
     def from_captioned(cls, captioned: CaptionedImages, encoder: Encoder) -> "Part":
         """Creates an instance by tokenizing the texts for the encoder."""
-        return cls(captioned, encoder.words.encode(captioned.texts, encoder.length))
+        return cls(captioned, encoder.tokenizer.encode(captioned.texts, encoder.length))
 
     def sample(self, n: int) -> "Part":
         """Returns at most ``n`` images, evenly spaced, with their texts."""
         if n >= len(self.captioned):
             return self
-        kept = np.arange(n) * len(self.captioned) // n
-        is_kept = np.isin(self.captioned.image_of_text, kept)
-        tokens = Tokens(self.tokens.ids[is_kept], self.tokens.mask[is_kept])
-        return Part(self.captioned.take(kept), tokens)
+        indices = np.arange(n) * len(self.captioned) // n
+        text_mask = np.isin(self.captioned.image_of_text, indices)
+        tokens = Tokens(self.tokens.ids[text_mask], self.tokens.mask[text_mask])
+        return Part(self.captioned.take(indices), tokens)
 
     @cached_property
     def captions(self) -> Captions:
         """Texts grouped by image; each image must have at least one."""
-        of_text, n = self.captioned.image_of_text, len(self.captioned)
-        order = np.argsort(of_text, kind="stable")
-        count = np.bincount(of_text, minlength=n).astype(np.int32)
+        image_of_text, n = self.captioned.image_of_text, len(self.captioned)
+        order = np.argsort(image_of_text, kind="stable")
+        count = np.bincount(image_of_text, minlength=n).astype(np.int32)
         first = np.cumsum(count) - count
-        turn = np.minimum(np.arange(count.max())[None], count[:, None] - 1)
-        places = order[first[:, None] + turn]
-        return Captions(self.tokens.ids[places], self.tokens.mask[places], count)
+        position = np.minimum(np.arange(count.max())[None], count[:, None] - 1)
+        text_indices = order[first[:, None] + position]
+        return Captions(self.tokens.ids[text_indices], self.tokens.mask[text_indices], count)
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ def load_problem(
             "names its images."
         )
     on_stage("cutting the texts")
-    told = split.train.take(np.unique(split.train.image_of_text))
+    captioned_train = split.train.take(np.unique(split.train.image_of_text))
     with rename_arguments(width="--text-width", size="--text-vocab-size"):
-        encoder = load_encoder(text.bert, told.texts, text.length)
+        encoder = load_encoder(text.bert, captioned_train.texts, text.length)
     train, valid, test = (
-        Part.from_captioned(part, encoder) for part in (told, split.valid, split.test)
+        Part.from_captioned(part, encoder) for part in (captioned_train, split.valid, split.test)
     )
     return Problem(train, valid, test, encoder)

@@ -25,7 +25,7 @@ from ..images import _views as views
 from ..images._views import make_views
 from ..view_losses import PAIR_LOSSES, UNKNOWN_SHARE, check_tile, describe_loss, loss_arguments
 from ._config import SCHEMA, TEXT, Config, TextOptions, TrainOptions
-from ._embed import networks_of, save_towers
+from ._embed import make_networks, save_towers
 from ._evaluate import KS, EmbeddedTestPart, evaluate_pairs, measure_recall
 from ._problem import Problem, draw_caption, load_problem
 
@@ -99,12 +99,12 @@ class Pairs(TaskStudy[Config, Problem]):
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
         share = problem.equal_share
-        shown = views.resolve_views(config.views, problem.train.captioned.images)
-        check_view_size(config.encoding, shown.view_size)
+        resolved_views = views.resolve_views(config.views, problem.train.captioned.images)
+        check_view_size(config.encoding, resolved_views.view_size)
         config = replace(
             config,
             source=absolute(config.source, "data", but=("digits",)),
-            views=shown,
+            views=resolved_views,
             text=_as_loaded(absolute(config.text, "weights"), problem.encoder),
             training=_resolve_training(config.training, config.objective.loss),
         )
@@ -132,12 +132,13 @@ class Pairs(TaskStudy[Config, Problem]):
             states = {name: values[name] for name in entry.settings}
             warm_up, n = states.pop("warm_up_epochs"), len(problem.train.captioned.images)
             make = partial(tasks.SogCLIP, n_examples=n, warm_up=warm_up, **states)
-        given = None if encoder.params is None else {"second": {"backbone": encoder.params}}
+        pretrained = None if encoder.params is None else {"second": {"backbone": encoder.params}}
         n_channels = problem.train.captioned.images.shape[-1]
         return make(
-            *networks_of(config, n_channels, encoder.settings),
-            pretrained=given, augment_first=make_views(config.views), augment_second=draw_caption,
-            exclude_equal=options.exclude_equal, tile=options.tile, **loss, **learned,
+            *make_networks(config, n_channels, encoder.settings),
+            pretrained=pretrained, augment_first=make_views(config.views),
+            augment_second=draw_caption, exclude_equal=options.exclude_equal, tile=options.tile,
+            **loss, **learned,
         )  # fmt: skip
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
@@ -158,19 +159,19 @@ class Pairs(TaskStudy[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        said = [describe_loss(config.objective, swept, PAIR_LOSSES)]
+        parts = [describe_loss(config.objective, swept, PAIR_LOSSES)]
         if "temperature" not in swept:
-            kept = "from " if config.training.learn_temperature else ""
-            said.append(f"temperature {kept}{config.training.temperature:g}")
+            prefix = "from " if config.training.learn_temperature else ""
+            parts.append(f"temperature {prefix}{config.training.temperature:g}")
         width = resolve_flags("encoder", config.encoding, IMAGE_ENCODERS)["width"]
-        said.append(f"{config.encoding.encoder} of width {width}")
+        parts.append(f"{config.encoding.encoder} of width {width}")
         text = config.text
         if text.weights is None:
             assert text.text_n_layers is not None
-            said.append(f"BERT of {layers(text.text_n_layers)}, width {text.text_width}")
+            parts.append(f"BERT of {layers(text.text_n_layers)}, width {text.text_width}")
         else:
-            said.append(f"BERT of {Path(text.weights).name}")
-        return ", ".join(said)
+            parts.append(f"BERT of {Path(text.weights).name}")
+        return ", ".join(parts)
 
     def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
         """See :meth:`Study.describe_data`."""
@@ -184,10 +185,10 @@ class Pairs(TaskStudy[Config, Problem]):
             f"{images} images of {height} × {width} × {channels} and {texts} texts for training, "
             "validation and test"
         )
-        words, length = problem.encoder.words, problem.encoder.length
-        lengths = words.lengths(parts[0].texts)
+        tokenizer, length = problem.encoder.tokenizer, problem.encoder.length
+        lengths = tokenizer.lengths(parts[0].texts)
         yield (
-            f"{len(words):,} pieces of words; texts of {lengths.mean():.1f} tokens, of which "
+            f"{len(tokenizer):,} pieces of words; texts of {lengths.mean():.1f} tokens, of which "
             f"{np.mean(lengths > length):.1%} lose what comes after {length}"
         )
         if (share := problem.equal_share) is not None:
@@ -241,10 +242,10 @@ def _resolve_text(options: TextOptions) -> TextOptions:
 
 def _as_loaded(options: TextOptions, encoder: Encoder) -> TextOptions:
     """Returns the flags with unset values filled in from the loaded encoder."""
-    found = resolve_bert(_resolve_text(options).bert, encoder)
-    lowercase = found.pop("lowercase")
-    own = {TEXT + name: value for name, value in found.items()}
-    return replace(options, length=encoder.length, lowercase=lowercase, **own)
+    resolved = resolve_bert(_resolve_text(options).bert, encoder)
+    lowercase = resolved.pop("lowercase")
+    text_flags = {TEXT + name: value for name, value in resolved.items()}
+    return replace(options, length=encoder.length, lowercase=lowercase, **text_flags)
 
 
 def _resolve_training(options: TrainOptions, loss: str) -> TrainOptions:

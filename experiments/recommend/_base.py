@@ -11,8 +11,8 @@ from rich.table import Table
 
 from crl_jax import metrics
 
-from .._mesh import mesh_of
-from .._progress import Display, reading
+from .._mesh import make_mesh
+from .._progress import Display, make_read_callback
 from .._rundir import write_csv
 from .._screen import cell, seeds_suffix
 from .._study import Evaluation, OnStage, SearchResult, Study
@@ -52,7 +52,7 @@ class RecommenderStudy(Study[Config, Problem]):
 
     def load_shown(self, config: Config, shown: Display) -> Problem:
         """See :meth:`Study.load_shown`."""
-        return load_problem(config.source, shown.stage, reading(shown))
+        return load_problem(config.source, shown.stage, make_read_callback(shown))
 
     def phases(self, config: Config) -> tuple[str, ...]:
         """See :meth:`Study.phases`."""
@@ -81,7 +81,7 @@ class RecommenderStudy(Study[Config, Problem]):
     ) -> Evaluation:  # fmt: skip
         """Computes the ranking metrics of the test set."""
         # Each of several processes has the whole tables by now and evaluates independently.
-        mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
+        mesh = make_mesh(config.output.mesh) if jax.process_count() == 1 else None
         ks = config.protocol.k
         values = metrics.evaluate(*score_fn_and_params(learned), problem.layout, ks=ks, mesh=mesh)
         summary = metrics.summarize(values)
@@ -154,8 +154,8 @@ class RecommenderStudy(Study[Config, Problem]):
     ) -> Iterable[str | Table]:  # fmt: skip
         """See :meth:`Study.report`."""
         choice, (scored, saved) = searched.choice, _training_parts(config, problem)
-        if searched.said:
-            yield searched.said
+        if searched.description:
+            yield searched.description
         yield self.describe_choice(searched)
         if searched.blend:
             yield describe_blend(searched)

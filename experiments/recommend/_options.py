@@ -13,9 +13,9 @@ from tyro.conf import UseAppendAction
 from crl_jax.data import DATASETS
 
 from .. import _study_options
-from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
+from .._ranges import COUNT, MAX_COUNT, NOT_NEGATIVE, POSITIVE, Range, option_group
 from .._read_options import ReadOptions
-from .._registry import WAS
+from .._registry import LEGACY_VALUE
 
 _DATA = (
     "A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), "
@@ -35,7 +35,7 @@ class DataOptions(ReadOptions):
     (random ones without timestamps), or a random half of the top-rated ones. By default the test
     set of the dataset, or else ratio; a named split merges the dataset's parts and splits them
     again."""
-    split_seed: Annotated[int, Range(0, MOST)] = 0
+    split_seed: Annotated[int, Range(0, MAX_COUNT)] = 0
     """Random seed of the test and validation splits."""
     test_fraction: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.2
     """Fraction of the interactions in the test set, for ratio and time."""
@@ -47,12 +47,14 @@ class DataOptions(ReadOptions):
     min_rating: Annotated[float | None, Range()] = field(default=None, kw_only=True)
     """Minimum rating of an interaction to count as a positive. With --test-rating it applies to the
     training and validation parts only."""
-    test_rating: Annotated[float | None, Range()] = field(default=None, metadata={WAS: None})
+    test_rating: Annotated[float | None, Range()] = field(
+        default=None, metadata={LEGACY_VALUE: None}
+    )
     """Minimum rating of a relevant test interaction, for a test part of randomly exposed items with
     ratings. Metrics with the prefix exposed_ rank the items of each user's test part only. Training
     interactions of any rating are positives, unless --min-rating is given."""
     cold_items: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = field(
-        default=None, metadata={WAS: None}
+        default=None, metadata={LEGACY_VALUE: None}
     )
     """Fraction of the items held out with all their interactions. They are ranked by their
     features: metrics with the prefix cold rank them among each other, those with the prefix
@@ -78,7 +80,8 @@ class EncoderOptions:
     """Encoder of users and items, or a baseline. Omitted hyper-parameters take their defaults."""
 
     model: str = field(
-        default="trained", metadata={"help": "A trained model, or a baseline.", WAS: "trained"}
+        default="trained",
+        metadata={"help": "A trained model, or a baseline.", LEGACY_VALUE: "trained"},
     )
     encoder: str = field(default="mf", metadata={"help": "The encoder."})
     similarity: Literal["inner", "cosine"] | None = None
@@ -107,7 +110,7 @@ class TrainOptions:
     """Scale factor of the Xavier-normal initialisation. Small values slow down early training."""
     lr: Annotated[float, POSITIVE] = 1e-3
     """Learning rate."""
-    lr_scale: Annotated[float, POSITIVE] = field(default=1.0, metadata={WAS: 1.0})
+    lr_scale: Annotated[float, POSITIVE] = field(default=1.0, metadata={LEGACY_VALUE: 1.0})
     """Factor on --lr and its swept values, which --batch-size auto sets."""
     weight_decay: Annotated[float, NOT_NEGATIVE] = 1e-5
     """L2 coefficient."""
@@ -128,7 +131,7 @@ class TrainOptions:
     """Number of interactions per step. On accelerators, auto multiplies the default by a power of
     two, up to a limit of the device and provided that a training has at least 320 steps, and the
     learning rate by the square root of this factor; on CPUs it is the default."""
-    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
+    batches: Literal["device", "host"] = field(default="device", metadata={LEGACY_VALUE: "device"})
     """Storage of the training interactions: device memory, or host memory, which saves device
     memory. With host, seeds that are trained together visit the interactions in the same order."""
     epochs: Annotated[int | None, COUNT] = 200
@@ -150,23 +153,23 @@ class ProtocolOptions(_study_options.SeedOptions):
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Hyper-parameter values to search, such as lr=1e-3,3e-3; repeat the flag for a grid, which is
     trained in parallel and selected on validation data."""
-    search: Literal["grid", "halving"] = field(default="grid", metadata={WAS: "grid"})
+    search: Literal["grid", "halving"] = field(default="grid", metadata={LEGACY_VALUE: "grid"})
     """Search of the points of --sweep: grid trains each completely; halving trains each for a third
     of the epochs, and the best third completely."""
-    debias: Literal["given", "auto"] = field(default="given", metadata={WAS: "given"})
+    debias: Literal["given", "auto"] = field(default="given", metadata={LEGACY_VALUE: "given"})
     """Hyper-parameters of a debiased loss: given, or else their defaults; with auto, tau-plus is
     the density of the training data, alpha is measured in training, and the search decides on
     beta, too."""
-    tune: Annotated[float | None, NOT_NEGATIVE] = field(default=None, metadata={WAS: None})
+    tune: Annotated[float | None, NOT_NEGATIVE] = field(default=None, metadata={LEGACY_VALUE: None})
     """Minutes of a search for the hyper-parameters that no flag sets, by halving on validation
     data; 0 for no search. By default a short search, of one hyper-parameter."""
-    blend: Annotated[int, Range(1, 100)] = field(default=1, metadata={WAS: 1})
+    blend: Annotated[int, Range(1, 100)] = field(default=1, metadata={LEGACY_VALUE: 1})
     """Maximum number of models whose standardised scores are summed: of the best of several kinds
     of losses and encoders that --loss auto tries, and with --tune EASE and iALS, those whose sum
     ranks the validation part well. By default 6 with --tune; 3 for a run without flags of a
     training but --encoder, which adds EASE and iALS to the selected model if that helps; otherwise
     1."""
-    keep: tuple[str, ...] = field(default=(), metadata={WAS: ()})
+    keep: tuple[str, ...] = field(default=(), metadata={LEGACY_VALUE: ()})
     """Names of the flags that --tune does not search; by default those that are given."""
     final_training: Literal["train", "train+valid", "all"] = "train+valid"
     """Training data of the final model, which is trained for the best number of epochs found by
@@ -175,7 +178,7 @@ class ProtocolOptions(_study_options.SeedOptions):
     data."""
     k: Annotated[tuple[int, ...], Range(1, 2**16)] = (5, 10, 20)
     """Cut-offs of the test metrics; validation always uses NDCG@20."""
-    baselines: Literal["cheap", "none"] = field(default="cheap", metadata={WAS: "none"})
+    baselines: Literal["cheap", "none"] = field(default="cheap", metadata={LEGACY_VALUE: "none"})
     """Baselines to compare with, which are fitted to the same interactions: popularity,
     item-kNN and, for up to 4,096 users or items, EASE (cheap), or none."""
 
@@ -188,6 +191,6 @@ class OutputOptions(_study_options.OutputOptions):
     """Run directory; by default runs/LOSS-TIME."""
     checkpoint_seconds: Annotated[float, NOT_NEGATIVE] = 5.0
     """Minimum time between two checkpoints, in seconds."""
-    mesh: str | None = field(default=None, metadata={WAS: None})
+    mesh: str | None = field(default=None, metadata={LEGACY_VALUE: None})
     """Device mesh, such as data=4,table=2: batches are sharded over data, and the rows of tables
     over table. A run can be resumed on another mesh."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from crl_jax import data, models, samplers, tasks, train
 
-from .._mesh import mesh_of
+from .._mesh import make_mesh
 from .._processes import checkpoint
 from .._program import rename_arguments
 from .._registry import filled, resolve_flags
@@ -142,7 +142,7 @@ def train_runs(
             sampler=sampler,
             n_neg=objective.count("n_neg"),
             optimizer=make_optimizer(options),
-            config=train.TrainConfig(batch_size, mesh=mesh_of(config.output.mesh)),
+            config=train.TrainConfig(batch_size, mesh=make_mesh(config.output.mesh)),
             epochs=epochs,
             stopping=tasks.Stopping(options.patience, options.eval_every, VALIDATION_K, stop_at),
             options=tasks.RankingOptions(

@@ -18,7 +18,7 @@ from crl_jax import losses, models, samplers, serving, tasks, train
 from crl_jax.models import Tables
 
 from .._mesh import check_devices
-from .._processes import gathered
+from .._processes import gather
 from .._program import flag
 from .._registry import filled
 from .._study import Member, OnEntry, OnStage, SearchResult, grid_points, no_finite_score, no_search
@@ -365,7 +365,7 @@ class Recommend(RecommenderStudy):
 
 
 def _gather_tables(fitted: tasks.RankingResult, run: int) -> Any:
-    return gathered(serving_tables(fitted, run))
+    return gather(serving_tables(fitted, run))
 
 
 def _check_debias(config: Config) -> None:

@@ -228,11 +228,13 @@ def tune(
     members = tuple(each._replace(tables=tables.load(each.point)) for each in members)
     complete = sum(len(each.candidates) for each in result.trained if each.rung == last_rung)
     tried = sum(each is not None for each in last)
-    said = (
+    description = (
         f"searched {tried} of {len(points)} points for {epochs[0]} epochs, the best {complete} for "
         f"{longest}, in {result.seconds:.0f} s"
     )
-    return SearchResult(named_points, choice, config=owners[best].config, said=said, blend=members)
+    return SearchResult(
+        named_points, choice, config=owners[best].config, description=description, blend=members
+    )
 
 
 def _members(

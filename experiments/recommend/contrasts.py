@@ -10,7 +10,7 @@ from typing import Any
 
 from crl_jax import data, losses, models, tasks
 
-from .._ranges import COUNT, MOST, POSITIVE, Range
+from .._ranges import COUNT, MAX_COUNT, POSITIVE, Range
 from .._registry import Entry, Hyperparam, Registry, count, declared, resolve_flags, words
 from ._options import ContrastOptions
 
@@ -201,7 +201,7 @@ CONTRASTS: Mapping[str, ContrastEntry] = {
                 sweeps=False,
             ),
             "contrast_warm_up": count(
-                20, "Number of epochs before the first clustering", Range(0, MOST)
+                20, "Number of epochs before the first clustering", Range(0, MAX_COUNT)
             ),
         },
         make=_ncl,

@@ -13,7 +13,7 @@ import tyro
 from .._command import run
 from .._program import flag, program
 from .._ranges import check_flags
-from .._registry import name_of
+from .._registry import entry_name_type
 from .._screen import output, printable
 from .._signals import advise
 from ..recommend._config import SCHEMA
@@ -69,7 +69,7 @@ def parse(arguments: list[str]) -> Options:
       ValueError: If a number is out of range, or the target does not accept a flag.
     """
     listed = "; ".join(target.numbered_title(name) for name, target in TARGETS.items())
-    kind = Annotated[name_of(TARGETS, listed), tyro.conf.Positional]
+    kind = Annotated[entry_name_type(TARGETS, listed), tyro.conf.Positional]
     options_class: Any = dataclasses.make_dataclass(
         Options.__name__, [("target", kind)], bases=(Options,), frozen=True
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from .. import _study_options as shared
-from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
+from .._ranges import COUNT, MAX_COUNT, NOT_NEGATIVE, POSITIVE, Range, option_group
 from .._read_options import ReadOptions
 from .._registry import with_flags
 from .._schema import Schema
@@ -30,7 +30,7 @@ class DataOptions(ReadOptions):
     core: Annotated[int, COUNT] = 1
     """Minimum number of interactions of a user and of an item; users and items with fewer are
     removed until all have enough. 1 keeps all, 5 is usual."""
-    order_seed: Annotated[int, Range(0, MOST)] = 0
+    order_seed: Annotated[int, Range(0, MAX_COUNT)] = 0
     """Seed of the random order of interactions of a user with equal timestamps."""
 
 
@@ -40,7 +40,7 @@ class TrainOptions(shared.OptimizerOptions):
 
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     """L2 coefficient."""
-    batch_size: Annotated[int, Range(1, MOST)] = 128
+    batch_size: Annotated[int, Range(1, MAX_COUNT)] = 128
     """Number of users per step. Each position of their windows is an anchor."""
     batches: Literal["device", "host"] = "device"
     """Where the training sequences are held: in device memory, or in host memory; batches are then

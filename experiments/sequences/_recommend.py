@@ -18,7 +18,7 @@ from .._read_options import ReadOptions
 from .._rundir import make_out_for, read_arrays, write_csv
 from .._screen import output, plain
 from ._config import SCHEMA
-from ._study import ITEMS, network_of
+from ._study import ITEMS, make_network
 
 _DESCRIPTION = """The next items of each user of a file, whose users may be unknown to the run.
 
@@ -65,8 +65,10 @@ def main(arguments: list[str]) -> None:
     rows = []
     for first in range(0, len(users), _BLOCK):
         block = jnp.asarray(histories[first : first + _BLOCK])
-        found = _top_k(task, *variables, block, k=options.k, exclude_seen=not options.include_seen)
-        for user, scores, items in zip(users[first:], *map(np.asarray, found)):
+        top_items = _top_k(
+            task, *variables, block, k=options.k, exclude_seen=not options.include_seen
+        )
+        for user, scores, items in zip(users[first:], *map(np.asarray, top_items)):
             ranked = zip(item_ids[items[items >= 0]], scores)
             rows += [(user, item, i, f"{score:.6g}") for i, (item, score) in enumerate(ranked, 1)]
     write_csv(options.out, ("user", "item", "rank", "score"), rows)
@@ -79,11 +81,11 @@ def load_task(folder: Path) -> tuple[tasks.NextItem, tuple[Any, Any], np.ndarray
     Raises:
       ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
-    kept = file.open_encoder(folder, SCHEMA)
+    saved = file.open_encoder(folder, SCHEMA)
     (item_ids,) = read_arrays(folder / ITEMS, "item_ids")
-    network = network_of(kept.config, len(item_ids))
-    task = tasks.NextItem(network, len(item_ids), kept.config.training.window)
-    return task, kept.variables(network.init), item_ids
+    network = make_network(saved.config, len(item_ids))
+    task = tasks.NextItem(network, len(item_ids), saved.config.training.window)
+    return task, saved.variables(network.init), item_ids
 
 
 def known_histories(log: data.Interactions, item_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -96,17 +98,17 @@ def known_histories(log: data.Interactions, item_ids: np.ndarray) -> tuple[np.nd
     """
     index = {str(item): i for i, item in enumerate(item_ids.tolist())}  # 7 and "7" are one id
     known = np.array([index.get(str(item), -1) for item in log.item_ids.tolist()], np.int32)
-    kept = known[log.items] >= 0
-    if not kept.any():
+    is_known = known[log.items] >= 0
+    if not is_known.any():
         raise ValueError("--data has none of the items of the run.")
-    if not kept.all():
+    if not is_known.all():
         warnings.warn(
-            f"{(~kept).sum():,} interactions with unknown items are ignored.", stacklevel=2
+            f"{(~is_known).sum():,} interactions with unknown items are ignored.", stacklevel=2
         )
-    given = log.degrees > 0
-    log = log.select(kept)
+    had_items = log.degrees > 0
+    log = log.select(is_known)
     rows, users = data.item_sequences(log), log.degrees > 0
-    if n_without := int((given & ~users).sum()):
+    if n_without := int((had_items & ~users).sum()):
         warnings.warn(
             f"{n_without:,} users without known items get no recommendations.", stacklevel=2
         )

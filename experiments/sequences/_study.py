@@ -109,14 +109,16 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
       ValueError: If there are no timestamps, or too few interactions.
       DataError: If the data are invalid.
     """
-    given = options.arguments()
+    read_arguments = options.arguments()
     if options.data == "simulated":
-        if given:
-            raise ValueError(f"--data simulated does not use {flag(next(iter(given)))}; omit it.")
+        if read_arguments:
+            raise ValueError(
+                f"--data simulated does not use {flag(next(iter(read_arguments)))}; omit it."
+            )
         log = data.simulate_sequences()
     else:
         on_stage(f"reading {Path(options.data).name}")
-        log = data.load(options.data, merge=True, **given)
+        log = data.load(options.data, merge=True, **read_arguments)
     if log.timestamps is None:
         raise ValueError(
             f"--data {options.data} has no timestamps, which order the items of a user; name their "
@@ -166,7 +168,7 @@ class Sequences(TaskStudy[Config, Problem]):
         """See :meth:`TaskStudy.task`."""
         options, n_items = config.training, problem.log.n_items
         return tasks.NextItem(
-            network_of(config, n_items), n_items, options.window, tile=options.tile,
+            make_network(config, n_items), n_items, options.window, tile=options.tile,
             **task_arguments(config.objective, options.temperature, numbers, n_items),
         )  # fmt: skip
 
@@ -183,13 +185,13 @@ class Sequences(TaskStudy[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        said = [describe_loss(config.objective, swept, LOSSES)]
+        parts = [describe_loss(config.objective, swept, LOSSES)]
         if "temperature" not in swept:
-            said.append(f"temperature={config.training.temperature:g}")
-        own = resolve_flags("encoder", config.encoding, SEQUENCE_ENCODERS)
-        values = " ".join(f"{name}={value:g}" for name, value in own.items())
-        said.append(f"{config.encoding.encoder} {values} window={config.training.window}")
-        return ", ".join(said)
+            parts.append(f"temperature={config.training.temperature:g}")
+        encoder_flags = resolve_flags("encoder", config.encoding, SEQUENCE_ENCODERS)
+        values = " ".join(f"{name}={value:g}" for name, value in encoder_flags.items())
+        parts.append(f"{config.encoding.encoder} {values} window={config.training.window}")
+        return ", ".join(parts)
 
     def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
         """See :meth:`Study.describe_data`."""
@@ -218,16 +220,16 @@ class Sequences(TaskStudy[Config, Problem]):
         """Ranks all items for each user, with the NDCG of the users as cases."""
         layout = problem.layout("test", config.protocol.exclude_seen)
         histories = jnp.asarray(problem.held_out("test")[0])
-        found = rank(
-            tables_of(learned.task, learned.params, learned.model_state, histories), layout
+        per_user = rank(
+            compute_tables(learned.task, learned.params, learned.model_state, histories), layout
         )
         popular = models.Tables(
             jnp.ones((layout.n_users, 1)), jnp.asarray(problem.popularity)[:, None]
         )
-        beside = {f"{POPULARITY}{name}": x for name, x in rank(popular, layout).items()}
-        means = metrics.summarize({**found, **beside})
+        popularity_metrics = {f"{POPULARITY}{name}": x for name, x in rank(popular, layout).items()}
+        means = metrics.summarize({**per_user, **popularity_metrics})
         return Evaluation(
-            {name: means[name] for name in NAMES}, np.asarray(found[f"ndcg@{_REPORTED}"])
+            {name: means[name] for name in NAMES}, np.asarray(per_user[f"ndcg@{_REPORTED}"])
         )
 
     def save(self, learned: TrainedModel, folder: Path) -> None:
@@ -242,7 +244,7 @@ class Sequences(TaskStudy[Config, Problem]):
         write_arrays(folder / ITEMS, item_ids=problem.log.item_ids)
 
 
-def network_of(config: Config, n_items: int) -> models.Network:
+def make_network(config: Config, n_items: int) -> models.Network:
     """Returns the network of a configuration, for this number of items."""
     return models.Network(
         make_backbone(
@@ -252,7 +254,9 @@ def network_of(config: Config, n_items: int) -> models.Network:
 
 
 @train.jit
-def tables_of(task: tasks.NextItem, params: Any, model_state: Any, histories: Any) -> models.Tables:
+def compute_tables(
+    task: tasks.NextItem, params: Any, model_state: Any, histories: Any
+) -> models.Tables:
     """Returns the vectors of histories and of items, see :meth:`crl_jax.tasks.NextItem.tables`."""
     return task.tables(params, model_state, histories)
 
@@ -267,6 +271,6 @@ def measure_valid(
 ) -> dict[str, Any]:
     """Returns the mean validation metrics of the current parameters."""
     tables = task.tables(params, model_state, histories)
-    found = metrics.evaluate(models.inner_scores, tables, layout, ks=_REPORTED, auc=False)
-    own = (f"ndcg@{_REPORTED}", f"recall@{_REPORTED}")
-    return {f"valid_{name}": jnp.mean(found[name]) for name in own}
+    per_user = metrics.evaluate(models.inner_scores, tables, layout, ks=_REPORTED, auc=False)
+    names = (f"ndcg@{_REPORTED}", f"recall@{_REPORTED}")
+    return {f"valid_{name}": jnp.mean(per_user[name]) for name in names}

@@ -83,10 +83,10 @@ def task_arguments(
     of :func:`loss_arguments`.
     """
     values = resolve_flags("loss", options, LOSSES, tuple(numbers))
-    found = loss_arguments(options, temperature, numbers, LOSSES)
-    del found["alpha"]
-    found["negatives"], found["n_neg"] = values.get("negatives", "all"), values.get("n_neg", 1)
-    if found["loss_fn"] is losses.gbce:
-        drawn = n_items - 1 if found["negatives"] == "all" else found["n_neg"]
-        found["hyperparams"]["sampling_rate"] = min(1.0, drawn / (n_items - 1))
-    return found
+    kwargs = loss_arguments(options, temperature, numbers, LOSSES)
+    del kwargs["alpha"]
+    kwargs["negatives"], kwargs["n_neg"] = values.get("negatives", "all"), values.get("n_neg", 1)
+    if kwargs["loss_fn"] is losses.gbce:
+        n_drawn = n_items - 1 if kwargs["negatives"] == "all" else kwargs["n_neg"]
+        kwargs["hyperparams"]["sampling_rate"] = min(1.0, n_drawn / (n_items - 1))
+    return kwargs

@@ -11,8 +11,8 @@ import tyro
 from .. import _study_options as shared
 from .._bert import BertOptions, check_bert
 from .._program import flag
-from .._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, Range, option_group
-from .._registry import WAS, with_flags
+from .._ranges import COUNT, COUNT_OR_NONE, MAX_COUNT, NOT_NEGATIVE, POSITIVE, Range, option_group
+from .._registry import LEGACY_VALUE, with_flags
 from .._schema import Schema
 from ..view_losses import TEXT_LOSSES
 from .methods import METHODS
@@ -41,18 +41,18 @@ class DataOptions:
     valid_fraction: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Fraction of the training texts held out to select the best point of a --sweep, if the data
     have no validation part; by default 0.1. The final training uses them too."""
-    n_train: Annotated[int | None, Range(2, MOST)] = None
+    n_train: Annotated[int | None, Range(2, MAX_COUNT)] = None
     """Number of training texts to use, sampled at random with at least one of each class; by
     default all."""
-    n_labels: Annotated[int | None, Range(2, MOST)] = None
+    n_labels: Annotated[int | None, Range(2, MAX_COUNT)] = None
     """Number of these that keep their label, sampled in the same way; by default all. Only --method
     dropout trains on the others."""
     pairs: str | None = None
     """File of scored sentence pairs, such as STS-B: the cosine similarities of the pre-trained
     encoder are evaluated by their rank correlation with the scores."""
-    length: Annotated[int, Range(3, MOST)] = 32
+    length: Annotated[int, Range(3, MAX_COUNT)] = 32
     """Maximum number of tokens of a text; longer texts are truncated."""
-    split_seed: Annotated[int, Range(0, MOST)] = 0
+    split_seed: Annotated[int, Range(0, MAX_COUNT)] = 0
     """Seed of the sampling and of the splits."""
 
 
@@ -71,9 +71,9 @@ class TrainOptions(shared.ContrastOptions):
     """Learning-rate schedule: step decays once, halfway; linear and cosine decay gradually."""
     warm_up: Annotated[float, Range(0, 1, high_open=True)] = 0.1
     """Fraction of the training for learning-rate warm-up."""
-    batch_size: Annotated[int, Range(2, MOST)] = 64
+    batch_size: Annotated[int, Range(2, MAX_COUNT)] = 64
     """Texts per step (B). A text has 2B - 2 negatives with dropout and 2B - 1 with triplets."""
-    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
+    batches: Literal["device", "host"] = field(default="device", metadata={LEGACY_VALUE: "device"})
     """Where the tokens of the texts are held: in device memory, or in host memory, which leaves the
     device more room; batches are then copied while the device computes."""
     epochs: Annotated[int | None, COUNT] = None  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -83,7 +83,9 @@ class TrainOptions(shared.ContrastOptions):
     classifier."""
     fine_tune_lr: Annotated[float | None, POSITIVE] = None
     """Learning rate of fine-tuning; by default 1e-3, or 5e-5 with --weights."""
-    fine_tune_hidden: Annotated[int | None, COUNT] = field(default=None, metadata={WAS: None})
+    fine_tune_hidden: Annotated[int | None, COUNT] = field(
+        default=None, metadata={LEGACY_VALUE: None}
+    )
     """Width of a hidden layer of the classifier of fine-tuning; by default none: a linear one."""
     head: Annotated[tuple[int, ...], COUNT] = (128, 128)
     """Widths of the projection head of pre-training: hidden layers, then the embedding."""

@@ -55,11 +55,11 @@ class Encoder(file.TrainedNetwork[Config]):
       takes: The tokenizer, and the settings of the network.
     """
 
-    takes: _bert.Encoder
+    text_encoder: _bert.Encoder
 
     def features(self, texts: Sequence[str]) -> np.ndarray:
         """Computes float32 features ``[n, width]`` of texts."""
-        tokens = self.takes.words.encode(texts, self.takes.length)
+        tokens = self.text_encoder.tokenizer.encode(texts, self.text_encoder.length)
         return file.encode(self.network, self.variables, tokens)
 
 
@@ -75,11 +75,11 @@ def load_encoder(folder: Path) -> Encoder:
     Raises:
       ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
-    kept = file.open_encoder(folder, SCHEMA)
-    config = kept.config
-    takes = open_texts(kept, config.encoding.lowercase, config.source.length)
-    network = models.Network(takes.settings)
-    return Encoder(config, network, kept.variables(network.init), takes)
+    saved = file.open_encoder(folder, SCHEMA)
+    config = saved.config
+    text_encoder = open_texts(saved, config.encoding.lowercase, config.source.length)
+    network = models.Network(text_encoder.settings)
+    return Encoder(config, network, saved.variables(network.init), text_encoder)
 
 
 def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]]:
@@ -91,7 +91,7 @@ def _embed(options: EmbedOptions, encoder: Encoder) -> tuple[str, dict[str, Any]
         source = DataOptions(options.data, options.text_col, options.label_col)
     split = load_split(source)
     features = encoder.features([text for _, part in split.parts() for text in part.texts])
-    return "texts", {"features": features, **file.arrays_of(split)}
+    return "texts", {"features": features, **file.label_arrays(split)}
 
 
 main = file.embed_command(EmbedOptions, "text", _DESCRIPTION, load_encoder, _embed)

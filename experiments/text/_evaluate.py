@@ -13,7 +13,7 @@ from crl_jax import losses, metrics, models, tasks, train
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._study import Evaluation
 from .._trained_model import BLOCK, TrainedModel, evenly_spaced, neighbours
-from .._truth import Truth, evaluate_scores, hyperparams_of, some_of
+from .._truth import Truth, evaluate_scores, evaluation_subset, final_hyperparams
 from ..view_losses import LossEntry
 from ._config import Config
 from ._problem import Pairs, Part, Problem
@@ -30,21 +30,25 @@ def measure_features(config: Config, problem: Problem, phase: str) -> Any:
     """
     if not problem.train.classes:
         order = np.random.default_rng(config.protocol.seed).permutation(len(problem.train))
-        some = problem.train.places[order[:_BANK]]
-        return jax.tree_util.Partial(_measure_dropout, jnp.asarray(some))
+        inputs = problem.train.inputs[order[:_BANK]]
+        return jax.tree_util.Partial(_measure_dropout, jnp.asarray(inputs))
     bank = voters(config, problem.part(phase), _BANK, config.protocol.seed)
     if phase == "search":
         valid = problem.valid.labelled
-        return valid_knn(bank, valid.places, valid.labels)
+        return valid_knn(bank, valid.inputs, valid.labels)
     return train_knn(bank)
 
 
-def voters(config: Config, part: Part, most: int, seed: int) -> Voters:
-    """Returns random labelled texts, ``most`` at most, as kNN voters, configured by the flags."""
+def voters(config: Config, part: Part, max_texts: int, seed: int) -> Voters:
+    """Returns up to ``max_texts`` random labelled texts as kNN voters, configured by the flags."""
     part, protocol = part.labelled, config.protocol
-    some = part.take(np.random.default_rng(seed).permutation(len(part))[:most])
+    subset = part.take(np.random.default_rng(seed).permutation(len(part))[:max_texts])
     return Voters(
-        some.places, some.labels, len(part.classes), protocol.neighbours, protocol.knn_temperature
+        subset.inputs,
+        subset.labels,
+        len(part.classes),
+        protocol.neighbours,
+        protocol.knn_temperature,
     )
 
 
@@ -54,48 +58,50 @@ def measure_accuracy(problem: Problem) -> Any:
     return jax.tree_util.Partial(_accuracy, jnp.asarray(valid.examples), jnp.asarray(valid.labels))
 
 
-def _accuracy(places: Any, labels: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
-    right = task.classify(params, model_state, places, block_size=BLOCK) == labels
-    return {"valid_accuracy": jnp.mean(right.astype(jnp.float32))}
+def _accuracy(inputs: Any, labels: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
+    is_correct = task.classify(params, model_state, inputs, block_size=BLOCK) == labels
+    return {"valid_accuracy": jnp.mean(is_correct.astype(jnp.float32))}
 
 
-def measure_dropout(task: Any, params: Any, model_state: Any, places: Any) -> tuple[Any, Any]:
+def measure_dropout(task: Any, params: Any, model_state: Any, inputs: Any) -> tuple[Any, Any]:
     """Computes the alignment of features under two dropout masks, and their uniformity.
 
     Args:
       task: Task whose network computes the features of the texts.
       params: Parameters of the task.
       model_state: Non-trainable state of the task, including the dropout key.
-      places: The texts, as in :class:`Part`.
+      inputs: The texts, as in :class:`Part`.
 
     Returns:
       The mean squared distance between the normalized features under two dropout masks, over the
       texts that fill whole blocks; and the uniformity of the normalized features without dropout.
     """
     network_variables, rest = task.network_variables(params, model_state)
-    size = min(BLOCK, len(places))
-    blocks = places[: len(places) // size * size].reshape(-1, size, *places.shape[1:])
+    size = min(BLOCK, len(inputs))
+    blocks = inputs[: len(inputs) // size * size].reshape(-1, size, *inputs.shape[1:])
 
-    def aligned(rest: Any, some: Any) -> tuple[Any, Any]:
+    def block_alignment(rest: Any, block: Any) -> tuple[Any, Any]:
         # Each row has its own dropout mask, and each block another key.
-        twice = task.augment.plain(jnp.concatenate([some, some]))
-        z, rest = task.network.apply(network_variables, rest, twice, train=True, method="features")
+        doubled = task.augment.plain(jnp.concatenate([block, block]))
+        z, rest = task.network.apply(
+            network_variables, rest, doubled, train=True, method="features"
+        )
         return rest, losses.alignment(*jnp.split(losses.normalize(z), 2))
 
-    _, distances = jax.lax.scan(aligned, rest, blocks)
-    plain = losses.normalize(task.represent(params, model_state, places, block_size=BLOCK))
-    return jnp.mean(distances), losses.uniformity(plain)
+    _, distances = jax.lax.scan(block_alignment, rest, blocks)
+    embeddings = losses.normalize(task.represent(params, model_state, inputs, block_size=BLOCK))
+    return jnp.mean(distances), losses.uniformity(embeddings)
 
 
-def _measure_dropout(places: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
-    alignment, uniformity = measure_dropout(task, params, model_state, places)
+def _measure_dropout(inputs: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
+    alignment, uniformity = measure_dropout(task, params, model_state, inputs)
     return {"train_dropout_alignment": alignment, "train_uniformity": uniformity}
 
 
 @train.jit
-def classify(task: tasks.Classification, params: Any, model_state: Any, places: Any) -> Any:
+def classify(task: tasks.Classification, params: Any, model_state: Any, inputs: Any) -> Any:
     """Returns the predicted classes of texts, as in :class:`Part`."""
-    return task.classify(params, model_state, places, block_size=BLOCK)
+    return task.classify(params, model_state, inputs, block_size=BLOCK)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Stages:
     history: list[dict[str, Any]]
 
 
-_ALIGNED = 1000
+_ALIGNMENT_TEXTS = 1000
 """Number of test texts for alignment and uniformity."""
 
 
@@ -159,23 +165,28 @@ class TrainedTextModel:
     @cached_property
     def features_before(self) -> jax.Array:
         """Features of the test texts before fine-tuning."""
-        return self.before.features(self.test.places)
+        return self.before.features(self.test.inputs)
 
     @cached_property
     def features(self) -> jax.Array:
         """Features of the test texts after the last stage."""
         if self.classifier is None:
             return self.features_before
-        return self.after.features(self.test.places)
+        return self.after.features(self.test.inputs)
 
     def predicted(self, seed: int) -> jax.Array:
         """Predicts the test classes with the fine-tuned classifier, or else with a linear probe."""
         if self.classifier is not None:
-            of = self.classifier
-            return classify(of.task, of.params, of.model_state, jnp.asarray(self.test.places))
+            classifier = self.classifier
+            return classify(
+                classifier.task,
+                classifier.params,
+                classifier.model_state,
+                jnp.asarray(self.test.inputs),
+            )
         part = self.problem.train.labelled
         return metrics.linear_probe(
-            self.before.features(part.places), jnp.asarray(part.labels), self.features,
+            self.before.features(part.inputs), jnp.asarray(part.labels), self.features,
             jnp.asarray(self.test.labels), n_classes=len(part.classes), key=jax.random.key(seed),
         ).predictions  # fmt: skip
 
@@ -198,10 +209,10 @@ def evaluate_texts(config: Config, learned: TrainedTextModel, seed: int) -> Eval
     labels = jnp.asarray(test.labels)
     classes = learned.predicted(seed)
     scores = metrics.precision_recall_f1(labels, classes, n_classes)
-    right = np.asarray(classes == labels)
+    is_correct = np.asarray(classes == labels)
     bank = voters(config, learned.problem.train, BANK, seed)
-    found: dict[str, Any] = {
-        "accuracy": np.mean(right),
+    results: dict[str, Any] = {
+        "accuracy": np.mean(is_correct),
         "precision": scores.macro_precision,
         "recall": scores.macro_recall,
         "f1": scores.macro_f1,
@@ -210,25 +221,27 @@ def evaluate_texts(config: Config, learned: TrainedTextModel, seed: int) -> Eval
             jnp.asarray(bank.labels), n_classes=n_classes,
             k=neighbours(bank.neighbours, len(bank.labels)), temperature=bank.temperature,
         ),
-        **_of_classes(learned, seed),
-        **_of_pairs(learned),
+        **_evaluate_classes(learned, seed),
+        **_evaluate_pairs(learned),
     }  # fmt: skip
-    return Evaluation({name: float(value) for name, value in found.items()}, right)
+    return Evaluation({name: float(value) for name, value in results.items()}, is_correct)
 
 
 def _evaluate_features(learned: TrainedTextModel) -> dict[str, float]:
     """Computes the metrics that need no labels."""
-    of, some = learned.before, evenly_spaced(len(learned.test), _ALIGNED)
-    places = jnp.asarray(learned.test.places[some])
-    alignment, uniformity = _of_dropout(of.task, of.params, of.model_state, places)
-    found = {"dropout_alignment": alignment, "uniformity": uniformity, **_of_pairs(learned)}
-    return {name: float(value) for name, value in found.items()}
+    encoder, subset = learned.before, evenly_spaced(len(learned.test), _ALIGNMENT_TEXTS)
+    inputs = jnp.asarray(learned.test.inputs[subset])
+    alignment, uniformity = _compiled_measure_dropout(
+        encoder.task, encoder.params, encoder.model_state, inputs
+    )
+    results = {"dropout_alignment": alignment, "uniformity": uniformity, **_evaluate_pairs(learned)}
+    return {name: float(value) for name, value in results.items()}
 
 
-_of_dropout = train.jit(measure_dropout)
+_compiled_measure_dropout = train.jit(measure_dropout)
 
 
-def _of_pairs(learned: TrainedTextModel) -> dict[str, Any]:
+def _evaluate_pairs(learned: TrainedTextModel) -> dict[str, Any]:
     """Computes the rank correlation, if there are scored pairs."""
     pairs = learned.problem.pairs
     return {} if pairs is None else {"spearman": correlation(learned.before, pairs)}
@@ -237,17 +250,17 @@ def _of_pairs(learned: TrainedTextModel) -> dict[str, Any]:
 def correlation(encoder: TrainedModel, pairs: Pairs) -> jax.Array:
     """Computes Spearman's correlation of the cosine similarities of pairs with their scores."""
     first, second = (
-        losses.normalize(encoder.features(places)) for places in (pairs.first, pairs.second)
+        losses.normalize(encoder.features(inputs)) for inputs in (pairs.first, pairs.second)
     )
     return metrics.spearman(jnp.sum(first * second, axis=1), jnp.asarray(pairs.scores))
 
 
-def _of_classes(learned: TrainedTextModel, seed: int) -> dict[str, Any]:
+def _evaluate_classes(learned: TrainedTextModel, seed: int) -> dict[str, Any]:
     """Computes the alignment of features of same-class texts, and the uniformity."""
-    some = evenly_spaced(len(learned.test), _ALIGNED)
-    z, labels = losses.normalize(learned.features_before[some]), learned.test.labels[some]
-    of_class, _ = _pool(z, labels).sample_pairs(jax.random.key(seed), jnp.arange(len(z)))
-    return {"alignment": losses.alignment(z, z[of_class]), "uniformity": losses.uniformity(z)}
+    subset = evenly_spaced(len(learned.test), _ALIGNMENT_TEXTS)
+    z, labels = losses.normalize(learned.features_before[subset]), learned.test.labels[subset]
+    partners, _ = _pool(z, labels).sample_pairs(jax.random.key(seed), jnp.arange(len(z)))
+    return {"alignment": losses.alignment(z, z[partners]), "uniformity": losses.uniformity(z)}
 
 
 def _pool(examples: Any, labels: np.ndarray) -> tasks.ClassPool:
@@ -263,37 +276,39 @@ def evaluate_weights(entry: LossEntry, contrast: TrainedModel, test: Part, seed:
       test: The labelled test texts.
       seed: Seed of dropout, and of the texts that are compared.
     """
-    some = test.take(some_of(len(test)))
+    subset = test.take(evaluation_subset(len(test)))
     task = contrast.task
     if isinstance(task, tasks.ClassTriplets):
-        own: dict[str, Any] = {of.name: getattr(task, of.name) for of in fields(task)}
-        own["pool"] = _pool(jnp.asarray(some.places), some.labels)
-        task = tasks.ClassTriplets(**own)
+        arguments: dict[str, Any] = {
+            field.name: getattr(task, field.name) for field in fields(task)
+        }
+        arguments["pool"] = _pool(jnp.asarray(subset.inputs), subset.labels)
+        task = tasks.ClassTriplets(**arguments)
     scores, is_true = _scores(
-        task, contrast.params, contrast.model_state, jax.random.key(seed), jnp.asarray(some.places),
-        jnp.asarray(some.labels),
+        task, contrast.params, contrast.model_state, jax.random.key(seed),
+        jnp.asarray(subset.inputs), jnp.asarray(subset.labels),
     )  # fmt: skip
-    return evaluate_scores(entry, hyperparams_of(contrast), scores, is_true)
+    return evaluate_scores(entry, final_hyperparams(contrast), scores, is_true)
 
 
 @train.jit
 def _scores(
-    task: Any, params: Any, model_state: Any, key: Any, places: Any, labels: Any
+    task: Any, params: Any, model_state: Any, key: Any, inputs: Any, labels: Any
 ) -> tuple[losses.BatchScores, Any]:
     """Returns the scores of a training batch, and the mask of true negatives."""
-    n = places.shape[0]
-    examples = train.Batch(jnp.arange(n, dtype=jnp.int32), tasks.LabelledExamples(places, labels))
+    n = inputs.shape[0]
+    examples = train.Batch(jnp.arange(n, dtype=jnp.int32), tasks.LabelledExamples(inputs, labels))
     batch = task.batch(key, examples)
     is_triplets = isinstance(batch, tasks.Triplets)
     parts = batch[:3] if is_triplets else batch[:2]
-    together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+    all_texts = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
     network = task.network_variables(params, model_state)
-    z = losses.normalize(task.network.apply(*network, together, train=True)[0])
+    z = losses.normalize(task.network.apply(*network, all_texts, train=True)[0])
     if not is_triplets:
-        both = jnp.tile(labels, 2)
-        return losses.view_scores(*jnp.split(z, 2)), both[:, None] != both[None, :]
+        view_labels = jnp.tile(labels, 2)
+        return losses.view_scores(*jnp.split(z, 2)), view_labels[:, None] != view_labels[None, :]
     cosines = jnp.matmul(z[:n], z[n:].T, precision=jax.lax.Precision.HIGHEST)
-    own = jnp.arange(2 * n)[None, :] == jnp.arange(n)[:, None]
-    of_query, of_keys = batch.labels[:n], batch.labels[n:]
-    scores = losses.BatchScores(jnp.diagonal(cosines), cosines, ~own)
-    return scores, of_query[:, None] != of_keys[None, :]
+    is_positive = jnp.arange(2 * n)[None, :] == jnp.arange(n)[:, None]
+    query_labels, key_labels = batch.labels[:n], batch.labels[n:]
+    scores = losses.BatchScores(jnp.diagonal(cosines), cosines, ~is_positive)
+    return scores, query_labels[:, None] != key_labels[None, :]

@@ -55,17 +55,17 @@ class TripletRows:
 
     def __getitem__(self, index: Any) -> tuple[np.ndarray, ...]:
         """Returns the tokens of queries, positives and negatives, and labels ``[batch, 3]``."""
-        index, of = np.arange(len(self))[index], self._classes
-        rng, n = np.random.default_rng(index), len(of.labels)
+        index, classes = np.arange(len(self))[index], self._classes
+        rng, n = np.random.default_rng(index), len(classes.labels)
         query = index if self.n_draws is None else rng.integers(n, size=len(index))
-        label = of.labels[query]
-        start, count = of.start[label], of.count[label]
+        label = classes.labels[query]
+        start, count = classes.start[label], classes.count[label]
         offset = rng.integers(np.maximum(count - 1, 1))
-        offset += offset >= of.rank[query] - start  # skips the query
-        pos = of.order[start + np.where(count > 1, offset, 0)]
+        offset += offset >= classes.rank[query] - start  # skips the query
+        pos = classes.order[start + np.where(count > 1, offset, 0)]
         other = rng.integers(n - count)
-        neg = of.order[other + np.where(other >= start, count, 0)]
-        labels = np.stack([of.labels[query], of.labels[pos], of.labels[neg]], axis=1)
+        neg = classes.order[other + np.where(other >= start, count, 0)]
+        labels = np.stack([classes.labels[query], classes.labels[pos], classes.labels[neg]], axis=1)
         examples = self.part.examples
         return examples[query], examples[pos], examples[neg], labels
 

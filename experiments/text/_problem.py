@@ -32,14 +32,14 @@ class TextTable:
 
     tokens: data.Tokens
 
-    def __call__(self, key: Any, place: Any) -> data.Tokens:
+    def __call__(self, key: Any, index: Any) -> data.Tokens:
         """Returns the tokens of the text at an index."""
         del key
-        return self.plain(place)
+        return self.plain(index)
 
-    def plain(self, place: Any) -> data.Tokens:
+    def plain(self, index: Any) -> data.Tokens:
         """Returns the same tokens, without a random key."""
-        return data.Tokens(self.tokens.ids[place], self.tokens.mask[place])
+        return data.Tokens(self.tokens.ids[index], self.tokens.mask[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,22 +47,22 @@ class Part:
     """Subset of the texts.
 
     Attributes:
-      places: Indices of the texts in the table, int32 ``[n]``; with ``--batches host`` their
+      inputs: Indices of the texts in the table, int32 ``[n]``; with ``--batches host`` their
         tokens, see :class:`TokenRows`, int32 ``[n, length]``.
       labels: Class labels, -1 for unlabelled texts, int32 ``[n]``.
       classes: Names of the classes; empty if no text has a label.
     """
 
-    places: np.ndarray
+    inputs: np.ndarray
     labels: np.ndarray
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.inputs)
 
     def take(self, index: Any) -> "Part":
         """Returns the subset selected by indices, a mask or a slice."""
-        return Part(self.places[index], self.labels[index], self.classes)
+        return Part(self.inputs[index], self.labels[index], self.classes)
 
     @property
     def labelled(self) -> "Part":
@@ -77,7 +77,7 @@ class Part:
     @property
     def data(self) -> tasks.LabelledExamples:
         """Training examples: indices or tokens, and labels."""
-        return tasks.LabelledExamples(self.places, self.labels)
+        return tasks.LabelledExamples(self.inputs, self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,10 +149,12 @@ def load_problem(
             f"--valid-fraction: --data {options.data} has a part for validation, which decides."
         )
     seeds = np.random.default_rng(options.split_seed).spawn(3)
-    train = split.train.take(drawn("n_train", split.train.labels, options.n_train, seeds[0]))
-    known = np.full(len(train), -1, np.int32)
-    kept = drawn("n_labels", train.labels, options.n_labels, seeds[1])
-    known[kept] = train.labels[kept]
+    train = split.train.take(
+        sample_indices("n_train", split.train.labels, options.n_train, seeds[0])
+    )
+    train_labels = np.full(len(train), -1, np.int32)
+    labelled_rows = sample_indices("n_labels", train.labels, options.n_labels, seeds[1])
+    train_labels[labelled_rows] = train.labels[labelled_rows]
     pairs = None
     if options.pairs is not None:
         columns = {"first_col": "sentence1", "second_col": "sentence2", "score_col": "score"}
@@ -162,37 +164,41 @@ def load_problem(
         raise ValueError(f"--pairs {options.pairs}: all scores are equal, which orders no pair.")
     on_stage("cutting texts into tokens")
     encoder = load_encoder(encoding, train.texts, options.length)
-    own = split.valid.texts if split.valid is not None else ()
-    of_pairs = () if pairs is None else (pairs.first, pairs.second)
-    lists = [train.texts, split.test.texts, own, *of_pairs]
-    tokens = encoder.words.encode([text for texts in lists for text in texts], options.length)
-    places = _places(lists)
+    valid_texts = split.valid.texts if split.valid is not None else ()
+    pair_texts = () if pairs is None else (pairs.first, pairs.second)
+    lists = [train.texts, split.test.texts, valid_texts, *pair_texts]
+    tokens = encoder.tokenizer.encode([text for texts in lists for text in texts], options.length)
+    indices = _list_indices(lists)
     table: TextTable | TokenRows
     if on_host:
-        table = TokenRows(encoder.words.pieces.index("[PAD]"))
-        places = [np.where(tokens.mask[each], tokens.ids[each], -1) for each in places]
+        table = TokenRows(encoder.tokenizer.pieces.index("[PAD]"))
+        indices = [np.where(tokens.mask[rows], tokens.ids[rows], -1) for rows in indices]
     else:
         table = TextTable(jax.tree.map(jnp.asarray, tokens))
     classes = split.train.classes
-    whole = Part(places[0], known, classes)
-    test = Part(places[1], split.test.labels, classes)
-    for name, labels in (("training", known), ("test", test.labels)):
+    train_part = Part(indices[0], train_labels, classes)
+    test = Part(indices[1], split.test.labels, classes)
+    for name, labels in (("training", train_labels), ("test", test.labels)):
         if classes and len(np.unique(labels[labels >= 0])) < 2:
             raise ValueError(f"--data {options.data}: the {name} part has less than two classes.")
     if split.valid is not None:
-        learn, valid = whole, Part(places[2], split.valid.labels, classes)
+        learn, valid = train_part, Part(indices[2], split.valid.labels, classes)
     else:
         learn, valid = _cut(
-            whole, _VALID if options.valid_fraction is None else options.valid_fraction, seeds[2]
+            train_part,
+            _VALID if options.valid_fraction is None else options.valid_fraction,
+            seeds[2],
         )
     return Problem(
-        table, encoder, whole, test, learn, valid,
-        None if pairs is None else Pairs(places[3], places[4], pairs.scores),
-        int(np.sum(encoder.words.lengths(train.texts) > options.length)),
+        table, encoder, train_part, test, learn, valid,
+        None if pairs is None else Pairs(indices[3], indices[4], pairs.scores),
+        int(np.sum(encoder.tokenizer.lengths(train.texts) > options.length)),
     )  # fmt: skip
 
 
-def drawn(name: str, labels: np.ndarray, n: int | None, rng: np.random.Generator) -> np.ndarray:
+def sample_indices(
+    name: str, labels: np.ndarray, n: int | None, rng: np.random.Generator
+) -> np.ndarray:
     """Returns sorted indices of ``n`` random examples, with one of each class if ``n`` allows it.
 
     Raises:
@@ -215,11 +221,11 @@ def _cut(part: Part, share: float, rng: np.random.Generator) -> tuple[Part, Part
     return part.take(~held_out), part.take(held_out)
 
 
-def _places(lists: Sequence[Sequence[str]]) -> list[np.ndarray]:
+def _list_indices(lists: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """Returns the indices of each list within the concatenation of all lists."""
     ends = np.cumsum([len(texts) for texts in lists])
     return [np.arange(end - len(texts), end, dtype=np.int32) for end, texts in zip(ends, lists)]
 
 
-def _column(given: str | None) -> str | int | None:
-    return int(given) if given is not None and given.isdecimal() else given
+def _column(value: str | None) -> str | int | None:
+    return int(value) if value is not None and value.isdecimal() else value

@@ -17,11 +17,11 @@ from .._registry import filled, resolve_flags
 from .._rundir import write_arrays
 from .._schema import absolute
 from .._study import Evaluation, OnStage, Run
-from .._study_options import LEFT_OUT, refuse_labels
+from .._study_options import OMIT_ADVICE, refuse_labels
 from .._task_study import OnLine, TaskStudy
 from .._trained_model import TrainedModel
 from ..configs import conbert, simcse
-from ..view_losses import TEXT_LOSSES, check_tile, describe_loss, loss_arguments, share_of_classes
+from ..view_losses import TEXT_LOSSES, check_tile, default_tau_plus, describe_loss, loss_arguments
 from ._config import SCHEMA, Config
 from ._embed import save_encoder
 from ._evaluate import (
@@ -40,9 +40,9 @@ RECIPES: dict[str, Config] = {**conbert.CONFIGS, **simcse.CONFIGS}
 """All require ``--weights``, such as those of ``bert-base-chinese``."""
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
 PRE_TRAINING, FINE_TUNING = "pre-training", "fine-tuning"
-_OF_FINE_TUNING = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
+_FINE_TUNING_NAMES = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
 """History names of fine-tuning metrics, to distinguish them from those of pre-training."""
-_RATE, _RATE_OF_WEIGHTS = 1e-3, 5e-5
+_LR, _PRETRAINED_LR = 1e-3, 5e-5
 _EPOCHS = 6
 _DESCRIPTION = """Pre-train an encoder of texts by contrast, with pairs of one class or without
 labels (SimCSE), fine-tune it, and evaluate it on a test part.
@@ -127,7 +127,7 @@ class TextStudy(TaskStudy[Config, Problem]):
                 "training classes."
             )
         but = "" if _pretrains(config) else "loss"
-        return self.complete_entries(config, but=but, tau_plus=share_of_classes(n_classes))
+        return self.complete_entries(config, but=but, tau_plus=default_tau_plus(n_classes))
 
     def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
         """Returns the task of pre-training."""
@@ -150,7 +150,7 @@ class TextStudy(TaskStudy[Config, Problem]):
         if METHODS[config.method.method].needs_labels:
             part = part.labelled
         # Without classes, omit the labels so that the history has no label-based metrics.
-        examples = part.data if part.classes else part.places
+        examples = part.data if part.classes else part.inputs
         draws = resolve_flags("method", config.method, METHODS).get("draws")
         if METHODS[config.method.method].needs_labels and isinstance(problem.table, TokenRows):
             return train.ArrayBatches(TripletRows(part.data, draws))
@@ -175,8 +175,8 @@ class TextStudy(TaskStudy[Config, Problem]):
 
     def epochs(self, config: Config, stage: str) -> int:
         """See :meth:`Study.epochs`."""
-        of = config.training
-        return of.fine_tune_epochs if stage == FINE_TUNING else of.epochs or 0
+        options = config.training
+        return options.fine_tune_epochs if stage == FINE_TUNING else options.epochs or 0
 
     def selection_score(self, config: Config) -> str:
         """See :meth:`Study.selection_score`."""
@@ -185,23 +185,23 @@ class TextStudy(TaskStudy[Config, Problem]):
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""
         swept = tuple(SCHEMA.axes(config))
-        own = resolve_flags("method", config.method, METHODS, swept)
-        said = ["no pre-training"]
+        method_flags = resolve_flags("method", config.method, METHODS, swept)
+        parts = ["no pre-training"]
         if _pretrains(config):
-            said = [config.method.method, describe_loss(config.objective, swept, TEXT_LOSSES)]
+            parts = [config.method.method, describe_loss(config.objective, swept, TEXT_LOSSES)]
             if "temperature" not in swept:
-                said.append(f"temperature={own['temperature']:g}")
+                parts.append(f"temperature={method_flags['temperature']:g}")
         if n := config.training.fine_tune_epochs:
-            said.append(f"fine-tuned for {n} epoch{'s' if n > 1 else ''}")
-        return ", ".join(said)
+            parts.append(f"fine-tuned for {n} epoch{'s' if n > 1 else ''}")
+        return ", ".join(parts)
 
     def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
         """See :meth:`Study.describe_data`."""
         n, n_known = len(problem.train), len(problem.train.labelled)
         n_classes = len(problem.train.classes)
-        of_which = f" ({n_known:,} with a label)" if n_classes and n_known < n else ""
+        label_note = f" ({n_known:,} with a label)" if n_classes and n_known < n else ""
         yield (
-            f"{n:,} training{of_which} and {len(problem.test):,} test texts, "
+            f"{n:,} training{label_note} and {len(problem.test):,} test texts, "
             f"{f'{n_classes} classes' if n_classes else 'no labels'}; "
             f"{problem.n_cut / n:.1%} are cut at {config.source.length} tokens"
         )
@@ -211,7 +211,7 @@ class TextStudy(TaskStudy[Config, Problem]):
             weights = f"weights of {Path(config.encoding.weights).name}"
         yield (
             f"encoder of {layers(settings.n_layers)}, width {settings.width}, "
-            f"{len(problem.encoder.words):,} pieces of words; {weights}"
+            f"{len(problem.encoder.tokenizer):,} pieces of words; {weights}"
         )
 
     def fit(
@@ -234,13 +234,13 @@ class TextStudy(TaskStudy[Config, Problem]):
                 measure=self.measure(config, problem, run.phase), stage=PRE_TRAINING,
             )  # fmt: skip
             contrast = TrainedModel.from_fit(task, fitted)
-        start = _start_of(config, problem, run.seed, contrast)
+        start = _initial_encoder(config, problem, run.seed, contrast)
         if options.fine_tune_epochs:
             history.clear()
             rate: Any = run.numbers.get("fine_tune_lr", options.fine_tune_lr)
-            task = _classification_of(problem, start, options.fine_tune_hidden)
+            task = _classification_task(problem, start, options.fine_tune_hidden)
             fitted = self.fit_stage(
-                config, run, checkpoints, partial(add, FINE_TUNING, _OF_FINE_TUNING), task=task,
+                config, run, checkpoints, partial(add, FINE_TUNING, _FINE_TUNING_NAMES), task=task,
                 batches=train.ArrayBatches(problem.part(run.phase).labelled.data),
                 measure=measure_accuracy(problem) if run.phase == "search" else None,
                 stage=FINE_TUNING, numbers={**run.numbers, "lr": rate},
@@ -263,11 +263,11 @@ class TextStudy(TaskStudy[Config, Problem]):
         on_stage: OnStage,
     ) -> Evaluation:
         """Evaluates the classifier, the features, and the weights of the loss."""
-        found, entry = evaluate_texts(config, learned, seed), TEXT_LOSSES[config.objective.loss]
+        result, entry = evaluate_texts(config, learned, seed), TEXT_LOSSES[config.objective.loss]
         if learned.contrast is None or entry.weigh is None or not problem.train.classes:
-            return found
+            return result
         truth = evaluate_weights(entry, learned.contrast, learned.test, seed)
-        return Evaluation(found.metrics | truth.metrics, found.cases, truth.calibration)
+        return Evaluation(result.metrics | truth.metrics, result.cases, truth.calibration)
 
     def save(self, learned: TrainedTextModel, folder: Path) -> None:
         """Writes the encoder, and features of the test texts before and after fine-tuning."""
@@ -285,9 +285,9 @@ class TextStudy(TaskStudy[Config, Problem]):
         """Draws a t-SNE plot of test texts."""
         from .._plots import draw_embedding, plotted_slice  # Matplotlib is slow to import
 
-        some = plotted_slice(len(learned.test))
+        subset = plotted_slice(len(learned.test))
         draw_embedding(
-            folder / EMBEDDING, np.asarray(learned.features)[some], learned.test.labels[some],
+            folder / EMBEDDING, np.asarray(learned.features)[subset], learned.test.labels[subset],
             learned.test.classes, f"{title}: test texts by t-SNE", config.protocol.seed,
         )  # fmt: skip
 
@@ -303,23 +303,23 @@ def _with_head(config: Config, problem: Problem) -> models.Network:
     return models.Network(models.BackboneWithHead(problem.encoder.settings, head))
 
 
-def _start_of(
+def _initial_encoder(
     config: Config, problem: Problem, seed: int, contrast: TrainedModel | None
 ) -> tuple[Any, Any]:
     """Returns the encoder before fine-tuning: pre-trained, or freshly initialized."""
     if contrast is not None:
         params, rest = contrast.task.network_variables(contrast.params, contrast.model_state)
     else:
-        given = problem.encoder.params
+        pretrained = problem.encoder.params
         task = tasks.SimCLR(
             _with_head(config, problem), problem.table,
-            pretrained=None if given is None else {"backbone": given},
+            pretrained=None if pretrained is None else {"backbone": pretrained},
         )  # fmt: skip
         params, rest = task.init(jax.random.key(seed))
     return params["backbone"], rest["backbone"]
 
 
-def _classification_of(
+def _classification_task(
     problem: Problem, start: tuple[Any, Any], hidden: int | None
 ) -> tasks.Classification:
     """Returns the task of fine-tuning: the encoder, and a classifier of its features."""
@@ -333,7 +333,7 @@ def _classification_of(
 def _training_defaults(config: Config, problem: Problem) -> dict[str, float]:
     """Returns the defaults of the stages that run: learning rates, and epochs of pre-training."""
     options = config.training
-    rate = _RATE if problem.encoder.params is None else _RATE_OF_WEIGHTS
+    rate = _LR if problem.encoder.params is None else _PRETRAINED_LR
     defaults = {"lr": rate, "epochs": _EPOCHS} if _pretrains(config) else {}
     if options.fine_tune_epochs:
         defaults["fine_tune_lr"] = rate
@@ -343,11 +343,11 @@ def _training_defaults(config: Config, problem: Problem) -> dict[str, float]:
 def _refuse_labels(config: Config) -> None:
     """Rejects flags that need labels, for texts without labels."""
     method, epochs = METHODS[config.method.method], config.training.fine_tune_epochs
-    without = "--method dropout with --fine-tune-epochs 0 needs none"
+    advice = "--method dropout with --fine-tune-epochs 0 needs none"
     learns_alone = method.make is not None and not method.needs_labels
-    asked = {
-        f"--method {config.method.method}": (not learns_alone, without),
-        f"--fine-tune-epochs {epochs}": (epochs > 0, without),
-        "--n-labels": (config.source.n_labels is not None, LEFT_OUT),
+    label_flags = {
+        f"--method {config.method.method}": (not learns_alone, advice),
+        f"--fine-tune-epochs {epochs}": (epochs > 0, advice),
+        "--n-labels": (config.source.n_labels is not None, OMIT_ADVICE),
     }
-    refuse_labels(config, "texts", asked)
+    refuse_labels(config, "texts", label_flags)

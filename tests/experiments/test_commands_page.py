@@ -20,7 +20,7 @@ from _helpers.pages import DOCS
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
 from experiments._ranges import is_within
-from experiments._registry import limits_of, resolve_flags, sweepable, with_flags
+from experiments._registry import flag_ranges, resolve_flags, sweepable, with_flags
 from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments.calibration import _options as calibration_options
@@ -122,7 +122,7 @@ def test_custom_loss_example_works():
     values = resolve_flags("kind", options, entries)
     assert values == {"n_neg": 1, "temperature": 1.0, "margin": 0.5}
     assert "margin" in sweepable(entries)
-    assert not is_within(limits_of(entries, "margin")["margin"], -0.1)
+    assert not is_within(flag_ranges(entries, "margin")["margin"], -0.1)
     pos, neg = jnp.array([2.0]), jnp.array([[1.8]])
     loss = entries["margin"].loss(pos, neg, margin=0.5, temperature=2.0)
     assert float(loss) == pytest.approx(0.5 - 0.1)

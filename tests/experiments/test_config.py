@@ -23,7 +23,7 @@ from experiments.recommend._options import DataOptions
 from experiments.recommend.objectives import OBJECTIVES, resolve
 from experiments.recommend.sampling import SAMPLERS, Context, resolve_sampler
 
-RANGES = SCHEMA.ranges_of()
+RANGES = SCHEMA.field_ranges()
 
 SECTIONS: dict[str, Any] = {
     section.name: get_type_hints(type(section.default))  # type: ignore[arg-type]

@@ -12,10 +12,10 @@ from crl_jax import tasks
 from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments.images._config import SCHEMA, Config
-from experiments.images._problem import evenly, load_problem
+from experiments.images._problem import balanced_indices, load_problem
 from experiments.images._views import make_views
 from experiments.images.methods import METHODS
-from experiments.view_losses import hardness_of_classes
+from experiments.view_losses import default_beta
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "pixel_encoder")
 STUDY = MODALITIES["images"].new_study
@@ -58,10 +58,10 @@ def test_unlabelled_training_uses_all_but_test_part(photos):
 def test_subsamples_are_balanced_across_classes():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2, -1], [50, 30, 3, 20])
-    indices = evenly(labels, 23, rng)
+    indices = balanced_indices(labels, 23, rng)
     assert len({*indices}) == 23
     assert np.bincount(labels[indices]).tolist() == [10, 10, 3]
-    assert len(evenly(labels, 103, rng)) == 103  # all images, including unlabelled ones
+    assert len(balanced_indices(labels, 103, rng)) == 103  # all images, including unlabelled ones
     problem = load_problem(replace(Config().source, train_images=200), lambda _: None)
     assert (len(problem.train), len(problem.valid)) == (200, 20)
     assert np.bincount(problem.valid.labels).tolist() == [2] * 10
@@ -94,7 +94,7 @@ def test_flags_enable_rotation_cutout_and_noise():
 
 def test_default_beta_depends_on_number_of_classes(photos):
     """Follows the published rule 1 - 1/C: 0.9 for the ten digits."""
-    assert [hardness_of_classes(n) for n in (100, 4, 2, 1)] == [0.99, 0.75, 0.5, 0.5]
+    assert [default_beta(n) for n in (100, 4, 2, 1)] == [0.99, 0.75, 0.5, 0.5]
     flags = [*SMALL, "--loss", "bayesian"]
     for own, beta in ([], 0.9), (["--beta", "0.7"], 0.7):
         config, problem = prepare(STUDY, [*flags, *own])

@@ -8,7 +8,7 @@ from _helpers.commands import SHORT, one_line
 from _helpers.refusals import raises
 
 from experiments import _rundir as rundir
-from experiments._mesh import mesh_of
+from experiments._mesh import make_mesh
 from experiments._study_command import configure
 from experiments.recommend import main
 from experiments.recommend._study import Recommend
@@ -37,8 +37,8 @@ def test_mesh_matches_single_device_and_can_change_on_resume(ratings, tmp_path, 
 
 
 def test_omitted_mesh_axis_has_one_device():
-    assert mesh_of(None) is None
-    mesh = mesh_of("table=2")
+    assert make_mesh(None) is None
+    mesh = make_mesh("table=2")
     assert mesh is not None
     assert dict(mesh.shape) == {"data": 1, "table": 2}
     assert mesh.devices.ravel().tolist() == jax.devices()[:2]
@@ -46,11 +46,11 @@ def test_omitted_mesh_axis_has_one_device():
 
 def test_multi_process_mesh_uses_all_devices(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    mesh = mesh_of(None)
+    mesh = make_mesh(None)
     assert mesh is not None
     assert dict(mesh.shape) == {"data": 8, "table": 1}
     with raises(ValueError, match="--mesh data=4 must use all 8 devices of 2 processes"):
-        mesh_of("data=4")
+        make_mesh("data=4")
 
 
 @pytest.mark.parametrize("flags", [["--tune", "1"], ["--loss", "auto", "--blend", "3"]])

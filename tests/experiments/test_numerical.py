@@ -234,7 +234,7 @@ def test_new_values_do_not_recompile(monkeypatch):
 @pytest.mark.parametrize("k", [1, 7, 1000])
 def test_expected_nce_gradient_matches_loss_gradient(k):
     """Enumerates uniform noise: the negatives of every item contain each item once."""
-    items = nce.items_of(jax.random.key(0), 0.0)
+    items = nce.make_items(jax.random.key(0), 0.0)
     uniform = -jnp.log(nce.N_ITEMS)
 
     def objective(scores):
@@ -252,7 +252,7 @@ def test_expected_nce_gradient_matches_loss_gradient(k):
 @pytest.mark.slow
 @pytest.mark.parametrize("power", nce.NOISES.values(), ids=nce.NOISES)
 def test_nce_approaches_maximum_likelihood_as_one_over_k(power):
-    items = nce.items_of(jax.random.key(1), power)
+    items = nce.make_items(jax.random.key(1), power)
     np.testing.assert_allclose(np.sum(items.data), 1, rtol=1e-5)
     np.testing.assert_allclose(np.exp(items.scores).sum(), 1, rtol=1e-5)
 
@@ -308,7 +308,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(punce, "load", lambda: few)
         patch.setenv("COLUMNS", "120")
-        patch.setattr(punce, "features_of", random_features)
+        patch.setattr(punce, "learn_features", random_features)
         with contextlib.redirect_stdout(io.StringIO()) as screen:
             assert main([*QUICK, "--seed", "3", "--punce-seeds", "2", "--out", str(out)]) == 0
     return out, screen.getvalue()

@@ -92,7 +92,7 @@ def test_reports_that_another_process_ended(kind, monkeypatch, capsys):
         raise kind(output)
 
     exit_codes = []
-    monkeypatch.setattr(_command, "joined", lambda: True)
+    monkeypatch.setattr(_command, "is_distributed", lambda: True)
     monkeypatch.setattr(_command, "advice", lambda: "Go on with: it")
     monkeypatch.setattr(os, "_exit", exit_codes.append)
     _command.run(command, {})

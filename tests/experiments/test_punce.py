@@ -37,13 +37,13 @@ def test_methods_differ_in_labels_and_prior(digits):
     prior = punce.true_prior(digits, labelled)
     priors = {"supcon": 0, "punce_half": prior / 2, "punce": prior, "punce_more": 1.5 * prior}
     for name, want in priors.items():
-        task, labels = punce.task_of(name, digits, labelled)
+        task, labels = punce.make_task(name, digits, labelled)
         assert isinstance(task, tasks.PuNCE)
         assert task.hyperparams["tau_plus"] == pytest.approx(want)
         np.testing.assert_array_equal(labels >= 0, labelled)
-    task, labels = punce.task_of("info_nce", digits, labelled)
+    task, labels = punce.make_task("info_nce", digits, labelled)
     assert (labels < 0).all()
-    task, labels = punce.task_of("supcon_negative", digits, labelled)
+    task, labels = punce.make_task("supcon_negative", digits, labelled)
     assert isinstance(task, tasks.SupCon)
     np.testing.assert_array_equal(labels, labelled)
 
@@ -101,7 +101,7 @@ def test_training_returns_features_for_all_images(digits):
     )
     labelled = punce.draw_labelled(few, 0.5, 0)
     found = {
-        name: punce.features_of(*punce.task_of(name, few, labelled), few, seed=0, epochs=1)
+        name: punce.learn_features(*punce.make_task(name, few, labelled), few, seed=0, epochs=1)
         for name in ("info_nce", "punce")
     }
     for seen, unseen in found.values():

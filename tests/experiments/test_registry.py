@@ -19,7 +19,7 @@ from experiments._registry import (
     count,
     definitions_by_flag,
     filled,
-    limits_of,
+    flag_ranges,
     resolve_flags,
     sweepable,
     with_flags,
@@ -127,11 +127,11 @@ def test_error_names_entries_that_accept_flag():
 
 
 def test_ranges_come_from_chosen_entry():
-    assert limits_of(ENTRIES, "soft")["slack"] == SHARE
-    assert limits_of(ENTRIES, "hinge")["slack"] == POSITIVE
-    assert limits_of(ENTRIES, "deep")["slack"] == POSITIVE  # range of its first entry
-    assert limits_of(ENTRIES, "nothing")["depth"] == COUNT
-    assert "shape" not in limits_of(ENTRIES, "deep")
+    assert flag_ranges(ENTRIES, "soft")["slack"] == SHARE
+    assert flag_ranges(ENTRIES, "hinge")["slack"] == POSITIVE
+    assert flag_ranges(ENTRIES, "deep")["slack"] == POSITIVE  # range of its first entry
+    assert flag_ranges(ENTRIES, "nothing")["depth"] == COUNT
+    assert "shape" not in flag_ranges(ENTRIES, "deep")
 
 
 def test_sweeps_exclude_hyperparams_that_change_shapes():

@@ -31,7 +31,7 @@ from experiments._study_command import configure
 from experiments.sequences import main
 from experiments.sequences._config import SCHEMA
 from experiments.sequences._recommend import RecommendOptions, known_histories, load_task
-from experiments.sequences._study import KS, NAMES, Sequences, rank, tables_of
+from experiments.sequences._study import KS, NAMES, Sequences, compute_tables, rank
 from experiments.sequences.losses import LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -84,7 +84,7 @@ def test_early_stopping_evaluates_the_best_epoch(tmp_path):
     _, problem = prepare(Sequences(), flags)
     task, variables, _ = load_task(run)
     histories, _ = problem.held_out("valid")
-    found = rank(tables_of(task, *variables, histories), problem.layout("valid", True))
+    found = rank(compute_tables(task, *variables, histories), problem.layout("valid", True))
     np.testing.assert_allclose(np.mean(found["ndcg@10"]), scores[best], rtol=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_metrics_match_numpy_ranks(folder):
     task, variables, item_ids = load_task(folder)
     np.testing.assert_array_equal(item_ids, problem.log.item_ids)
     histories, targets = problem.held_out("test")
-    tables = tables_of(task, *variables, histories)
+    tables = compute_tables(task, *variables, histories)
     scores = np.asarray(tables.users, np.float64) @ np.asarray(tables.items, np.float64).T
     for exclude_seen in (True, False):
         own = scores.copy()

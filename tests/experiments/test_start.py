@@ -168,7 +168,7 @@ def test_best_model_on_validation_data_is_selected(
 
     def tune(spaces, *_):
         own = next(each.config for each in spaces if each.names["loss"] == "bpr")
-        return SearchResult(points, selection, config=own, said="searched")
+        return SearchResult(points, selection, config=own, description="searched")
 
     monkeypatch.setattr("experiments.recommend._study.tune", tune)
     out = tmp_path / "run"

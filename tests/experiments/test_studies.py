@@ -640,7 +640,7 @@ def test_help_states_the_range_of_every_number(name, capsys):
         of.module.main(["--help"])
     report = " ".join(re.sub("│", " ", capsys.readouterr().out).split())
     helps = {block.split()[0]: block for block in re.split(r" (?=--[a-z-]+ [A-Z{\[])", report)[1:]}
-    for field, limits in of.new_study.schema.ranges_of().items():
+    for field, limits in of.new_study.schema.field_ranges().items():
         if limits.low > -math.inf:
             low = re.escape(f"{limits.low:g}" if limits.low < 1e6 else str(limits.low))
             assert re.search(rf"(above|at least|in [(\[]) ?{low}\b", helps[flag(field)], re.I), (

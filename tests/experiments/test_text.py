@@ -20,7 +20,7 @@ from experiments import _rundir as rundir
 from experiments._study import Run
 from experiments._study_command import configure
 from experiments._trained_model import TrainedModel
-from experiments._truth import some_of
+from experiments._truth import evaluation_subset
 from experiments.text._config import SCHEMA
 from experiments.text._embed import load_encoder
 from experiments.text._evaluate import (
@@ -30,8 +30,8 @@ from experiments.text._evaluate import (
     correlation,
     measure_dropout,
 )
-from experiments.text._problem import Pairs, drawn
-from experiments.text._study import FINE_TUNING, PRE_TRAINING, TextStudy, _start_of
+from experiments.text._problem import Pairs, sample_indices
+from experiments.text._study import FINE_TUNING, PRE_TRAINING, TextStudy, _initial_encoder
 from experiments.text.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -63,7 +63,7 @@ def test_text_metrics_match_scikit_learn_with_published_weights(texts, tmp_path)
     study = TextStudy()
     config, problem = prepare(study, [*flags, *DROPOUT])
     learned = TrainedTextModel.from_stages(
-        problem, Stages(None, _start_of(config, problem, 0, None), None, [])
+        problem, Stages(None, _initial_encoder(config, problem, 0, None), None, [])
     )
     found = study.evaluate(config, problem, learned, 0, lambda _: None)
     predicted, labels = np.asarray(learned.predicted(0)), np.arange(30) % 3
@@ -91,7 +91,7 @@ def test_all_methods_start_from_the_same_encoder(texts):
                 flags = shlex.split(shlex.join(flags).replace("--epochs 2 ", ""))
             config, problem = prepare(study, flags)
             if method == "none":
-                starts.append(_start_of(config, problem, 3, None)[0])
+                starts.append(_initial_encoder(config, problem, 3, None)[0])
             else:
                 initial = task_of(study, config, problem).init(jax.random.key(3))[0]
                 starts.append(initial["backbone"])
@@ -151,7 +151,7 @@ def test_scores_mark_true_negatives_by_class(texts):
     """Checks which negatives are true: a triplet's own negative is, its positive is not."""
     config, problem = prepare_texts(texts, "--loss", "hard")
     task = task_of(TextStudy(), config, problem)
-    test = problem.test.take(some_of(len(problem.test)))
+    test = problem.test.take(evaluation_subset(len(problem.test)))
     task = replace(task, pool=tasks.ClassPool.from_labels(test.data))
     given = task.init(jax.random.key(0))
     scores, is_true = _scores(task, *given, jax.random.key(1), test.data.examples, test.data.labels)
@@ -175,7 +175,7 @@ def test_scores_mark_true_negatives_by_class(texts):
 
 def test_n_train_and_n_labels_limit_texts_and_labels(texts):
     labels = np.array([0] * 90 + [1] * 9 + [2])
-    places = drawn("n_train", labels, 10, np.random.default_rng(0))
+    places = sample_indices("n_train", labels, 10, np.random.default_rng(0))
     assert len({*places}) == 10
     assert {*labels[places]} == {0, 1, 2}
     config, problem = prepare_texts(
@@ -183,10 +183,10 @@ def test_n_train_and_n_labels_limit_texts_and_labels(texts):
     )
     assert (len(problem.train), len(problem.train.labelled)) == (40, 8)
     pool = task_of(TextStudy(), config, problem).pool
-    assert {*np.asarray(pool.data)} == {*problem.train.labelled.places}
-    learned = {*problem.learn.places} | {*problem.valid.places}
-    assert learned == {*problem.train.places}
-    assert not learned & {*problem.test.places}
+    assert {*np.asarray(pool.data)} == {*problem.train.labelled.inputs}
+    learned = {*problem.learn.inputs} | {*problem.valid.inputs}
+    assert learned == {*problem.train.inputs}
+    assert not learned & {*problem.test.inputs}
     prepare_texts(texts, "--n-labels", "2", "--batch-size", "2")  # no search: no held-out labels
     study = TextStudy()
     assert study.count(config, problem, "final", PRE_TRAINING) == 8
@@ -199,11 +199,11 @@ def test_n_train_and_n_labels_limit_texts_and_labels(texts):
 
 def test_vocabulary_is_learned_from_training_texts_only(texts):
     _, problem = prepare_texts(texts, "--pairs", str(texts / "pairs.txt"))
-    assert "film" in problem.encoder.words.pieces
-    assert not any("one" in piece for piece in problem.encoder.words.pieces)  # only in a pair
+    assert "film" in problem.encoder.tokenizer.pieces
+    assert not any("one" in piece for piece in problem.encoder.tokenizer.pieces)  # only in a pair
     assert problem.pairs is not None
     ids = problem.table.plain(problem.pairs.second[3]).ids
-    want = problem.encoder.words.encode(["bad one"], 6).ids[0]
+    want = problem.encoder.tokenizer.encode(["bad one"], 6).ids[0]
     np.testing.assert_array_equal(ids, want)
 
 
@@ -255,7 +255,7 @@ def test_reports_invalid_weights(texts, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     (tmp_path / "vocab.txt").write_text((own / "vocab.txt").read_text())
     problem = load(str(tmp_path), "--heads", "3", "--length", "9")
-    assert not problem.encoder.words.lowercase
+    assert not problem.encoder.tokenizer.lowercase
 
 
 def test_given_validation_part_is_used(tmp_path, texts):

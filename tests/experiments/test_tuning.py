@@ -93,7 +93,7 @@ def test_the_best_third_is_trained_completely(tmp_path):
     assert result.choice.best_epochs.tolist() == epochs
     want = [score(lr, n) for lr, n in zip(range(1, 10), epochs, strict=True)]
     assert result.choice.scores.tolist() == pytest.approx(want)
-    assert "9 of 9 points for 3 epochs, the best 3 for 9" in result.said
+    assert "9 of 9 points for 3 epochs, the best 3 for 9" in result.description
     assert [line.get("run", 0) for line in lines] == [0, 1, 2]
     assert [len(line["loss"]) for line in lines] == [8 * N_SEEDS, N_SEEDS, 3 * N_SEEDS]
     assert not [*tmp_path.glob("*.npz")]  # a finished training needs no checkpoint
@@ -151,7 +151,7 @@ def test_time_limit_leaves_points_untried(tmp_path, monkeypatch):
         ([*range(8)], SHORT), ([*range(8, 16)], SHORT), ([5, 6, 7], EPOCHS), ([8, 9], EPOCHS),
     ]  # fmt: skip
     assert np.isnan(result.choice.scores).tolist() == [False] * 16 + [True] * 8
-    assert "16 of 24 points" in result.said
+    assert "16 of 24 points" in result.description
 
 
 def test_time_limit_counts_time_before_interruption(tmp_path, monkeypatch):
