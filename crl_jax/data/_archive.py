@@ -150,7 +150,7 @@ def decode_text(content: bytes, where: str, encoding: Encoding | None = "utf-8")
             raise DataError(
                 f"{where}:{line}: expected UTF-8 text, got the byte {byte:#04x}."
             ) from None
-        warn_if(1, f"line {line} is not UTF-8, and the file was read as Latin-1", of=where)
+        warn_if(1, f"line {line} is not UTF-8, and the file was read as Latin-1", origin=where)
         return content.decode("latin-1")
     if "\0" in text and not marked:
         _refuse_binary(content, where)

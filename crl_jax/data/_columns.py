@@ -82,14 +82,14 @@ class Columns:
 
 def find_columns(names: Sequence[str], spec: ColumnSpec, where: str) -> dict[str, int]:
     """Position of each role among ``names``; the DataError lists the columns."""
-    found = {role: _find(role, names, column, where) for role, column in spec.items()}
+    matches = {role: _find(role, names, column, where) for role, column in spec.items()}
     for role in ("user", "item"):
-        if found[role] is None:
+        if matches[role] is None:
             raise DataError(
                 f"{where}: expected a column with the {role}, got {list(names)}; "
                 f"pass `{role}_col`, its name, or its position from 0 if there is no header."
             )
-    indices = {role: index for role, index in found.items() if index is not None}
+    indices = {role: index for role, index in matches.items() if index is not None}
     if shared := [names[index] for index, n in Counter(indices.values()).items() if n > 1]:
         raise DataError(f"{where}: expected one role for each column, got several for {shared}.")
     return indices

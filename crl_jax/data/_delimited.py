@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from .._checks import is_canonical_integer
-from ._errors import DataError, shorten, warn_if, warn_of_blank_lines
+from ._errors import DataError, shorten, warn_about_blank_lines, warn_if
 from ._ids import IdEncoder
 from ._records import RecordBuilder, Records
 from ._values import canonical_integers
@@ -88,7 +88,7 @@ class TextBlocks:
         return row
 
     def _read(self, size: int) -> bytes:
-        with _reading(self.path):
+        with _convert_read_errors(self.path):
             if self._text is not None:
                 try:
                     return (self._text.read(size) + self._text.readline()).encode()
@@ -140,7 +140,7 @@ def open_blocks(path: Path, encoding: str, progress: Progress | None = None):
                 file = stack.enter_context(decompress(file))
                 break
         if magic.startswith(_ZIP):
-            with _reading(path):
+            with _convert_read_errors(path):
                 file = stack.enter_context(_open_zip_member(path, file))
         if magic.startswith(_ZSTANDARD):
             raise DataError(f"{path}: expected text, got a file compressed by zstd; unpack it.")
@@ -164,7 +164,7 @@ def _open_zip_member(path: Path, file: io.BufferedIOBase) -> Any:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _convert_read_errors(path: Path) -> Iterator[None]:
     """Raises :class:`DataError` for a damaged compressed file."""
     try:
         yield
@@ -244,7 +244,7 @@ def read_delimited(
             n_stripped += sum((frame[role] != stripped[role]).sum() for role in ("user", "item"))
             frame = stripped
         builder.add(frame.to_dict(), lambda row, lines=lines: f"{blocks.path}:{lines[row]}")
-    warn_if(n_stripped, "removed the blanks after {n} ids", of=str(blocks.path))
+    warn_if(n_stripped, "removed the blanks after {n} ids", origin=str(blocks.path))
 
 
 def read_frames(
@@ -295,7 +295,7 @@ def parse_regular(block: bytes, layout: Layout, width: int) -> Any:
 
 
 def _parse_irregular(
-    rest: Iterator[bytes],
+    remaining: Iterator[bytes],
     blocks: TextBlocks,
     layout: Layout,
     width: int,
@@ -305,7 +305,7 @@ def _parse_irregular(
     import polars as pl
 
     path = blocks.path
-    texts = chain.from_iterable(io.StringIO(block.decode(), newline="") for block in rest)
+    texts = chain.from_iterable(io.StringIO(block.decode(), newline="") for block in remaining)
     rows = csv_rows(path, texts, layout, last := blocks.n_lines)
     n_blank = n_trailing_blank = n_rows_in_quotes = 0
     while batch := list(islice(rows, ROWS_PER_BATCH)):
@@ -330,12 +330,12 @@ def _parse_irregular(
         if regular:
             fields = [*zip(*regular, strict=True)]
             yield pl.DataFrame({role: fields[index] for role, index in indices.items()}), lines
-    warn_of_blank_lines(n_blank, path)
+    warn_about_blank_lines(n_blank, path)
     warn_if(
         n_rows_in_quotes,
         "{n} lines within quotes look like rows; if quotes are part of the text, "
         'pass `quote_char` = ""',
-        of=str(path),
+        origin=str(path),
     )
 
 
@@ -399,7 +399,7 @@ def read_lists(blocks: TextBlocks) -> Records:
         n_items.append(sizes[rows] - 1)
     lengths = np.concatenate(n_items)
     user_names, codes = users.result()
-    warn_of_blank_lines(n_blank, blocks.path)
+    warn_about_blank_lines(n_blank, blocks.path)
     degrees = np.bincount(codes, weights=lengths, minlength=len(user_names))
-    warn_if(int(np.sum(degrees == 0)), "{n} users have no items", of=str(blocks.path))
+    warn_if(int(np.sum(degrees == 0)), "{n} users have no items", origin=str(blocks.path))
     return Records(str(blocks.path), (user_names, np.repeat(codes, lengths)), items.result())

@@ -17,16 +17,16 @@ class DataWarning(UserWarning):
     """Data that were changed or are doubtful; the message counts the cases."""
 
 
-def warn_if(count: int, message: str, *, of: str | None = None) -> None:
+def warn_if(count: int, message: str, *, origin: str | None = None) -> None:
     """Warns of ``count`` cases, ``{n}`` in the message, of a file or dataset, unless it is 0."""
     if count:
         text = message.format(n=count)
-        warnings.warn(f"{of}: {text}" if of else text, DataWarning, stacklevel=3)
+        warnings.warn(f"{origin}: {text}" if origin else text, DataWarning, stacklevel=3)
 
 
-def warn_of_blank_lines(count: int, path: Path) -> None:
+def warn_about_blank_lines(count: int, path: Path) -> None:
     """Warns of blank lines that were skipped; those at the end of a file do not count."""
-    warn_if(count, "skipped {n} blank lines between the others", of=str(path))
+    warn_if(count, "skipped {n} blank lines between the others", origin=str(path))
 
 
 class Note(NamedTuple):

@@ -173,20 +173,20 @@ def _parse_numbers(
 
     text = pl.Series(values, dtype=pl.String)
     numbers = text.cast(pl.Float64, strict=False).to_numpy()
-    is_given = (text != "").to_numpy()
-    is_other = is_given & ~np.isfinite(numbers)
-    if not is_other.any():
+    is_present = (text != "").to_numpy()
+    is_invalid = is_present & ~np.isfinite(numbers)
+    if not is_invalid.any():
         return numbers
-    first, n_others, n = int(np.argmax(is_other)), int(is_other.sum()), int(is_given.sum())
+    first, n_invalid, n = int(np.argmax(is_invalid)), int(is_invalid.sum()), int(is_present.sum())
     got, line = shorten(values[first]), lines[first]
     if kind == "number":
         raise DataError(f"{path}:{line}: expected a finite number as {name!r}, got {got}.")
-    if kind is None and 2 * n_others < n:
+    if kind is None and 2 * n_invalid < n:
         warn_if(
-            n_others,
+            n_invalid,
             f"{name!r} is read as categories, since {{n}} of {n} values are no finite numbers, "
             f"such as {got} in line {line}; `kinds` decides",
-            of=str(path),
+            origin=str(path),
         )
     return None
 

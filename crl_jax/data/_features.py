@@ -118,14 +118,14 @@ class FeatureTable:
           DataError: If an id has no row.
         """
         wanted = np.asarray(ids).ravel().tolist()
-        found = [self._row_of.get(str(name), -1) for name in wanted]
-        rows = np.array(found, np.int64)
+        indices = [self._row_by_id.get(str(name), -1) for name in wanted]
+        rows = np.array(indices, np.int64)
         if missing := int(np.sum(rows < 0)):
             first = wanted[int(np.argmax(rows < 0))]
-            some = ", ".join(str(name) for name in self.ids[:3].tolist())
+            examples = ", ".join(str(name) for name in self.ids[:3].tolist())
             raise DataError(
                 f"{self.origin}: expected a row for each of {len(wanted)} ids, got none for "
-                f"{missing} of them, such as {first!r}; the first ids of the table are {some}."
+                f"{missing} of them, such as {first!r}; the first ids of the table are {examples}."
             )
         return rows
 
@@ -138,7 +138,7 @@ class FeatureTable:
         return f"FeatureTable({len(self)} ids{''.join(listed)})"
 
     @cached_property
-    def _row_of(self) -> dict[str, int]:
+    def _row_by_id(self) -> dict[str, int]:
         return {str(name): row for row, name in enumerate(self.ids.tolist())}
 
 
@@ -262,10 +262,10 @@ class FeatureSchema:
         for kind, columns in (("numbers", self.numbers), ("bags", self.bags)):
             for column in columns:
                 if column.name not in getattr(table, kind):
-                    have = [*table.numbers, *table.bags]
+                    available = [*table.numbers, *table.bags]
                     raise DataError(
                         f"{table.origin}: expected {column.name!r} among the {kind}, "
-                        f"got the columns {have}."
+                        f"got the columns {available}."
                     )
         dense = np.zeros((len(rows), self.n_dense), np.float32)
         for index, column in enumerate(self.numbers):
@@ -284,18 +284,18 @@ class FeatureSchema:
         weights: list[list[float]] = [[] for _ in rows]
         start = 0
         for column in self.bags:
-            code_of = {name: start + code for code, name in enumerate(column.vocabulary)}
+            code_by_category = {name: start + code for code, name in enumerate(column.vocabulary)}
             for index, row in enumerate(rows.tolist()):
                 bag = dict.fromkeys(table.bags[column.name][row])
-                own = [code_of[name] for name in bag if name in code_of]
+                own = [code_by_category[name] for name in bag if name in code_by_category]
                 codes[index] += own
                 size = len(own) if self.combine == "mean" else 1
                 weights[index] += [1 / size for _ in own]
-            start += len(code_of)
+            start += len(code_by_category)
         sizes = np.array([len(own) for own in codes], np.int64)
         width = int(sizes.max(initial=0))
         n_empty = int(np.sum((sizes == 0) & is_missing.all(axis=1)))  # also without numbers
-        warn_if(n_empty, "{n} rows have no known feature", of=table.origin)
+        warn_if(n_empty, "{n} rows have no known feature", origin=table.origin)
         filled = np.arange(width) < sizes[:, None]
         categories = np.full((len(rows), width), -1, np.int32)
         scale = np.zeros((len(rows), width), np.float32)

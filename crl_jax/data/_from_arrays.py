@@ -66,15 +66,15 @@ def as_interactions(
     spec = {"user": user_col, "item": item_col, "rating": rating_col, "time": time_col}
     sparse = sys.modules.get("scipy.sparse")  # whose import would take 0.1 s
     if isinstance(x, Interactions) or (sparse is not None and sparse.issparse(x)):
-        what = "Interactions" if isinstance(x, Interactions) else "a sparse matrix"
+        origin = "Interactions" if isinstance(x, Interactions) else "a sparse matrix"
         for role, column in spec.items():
             if column is not None:
-                raise ValueError(f"`{role}_col` applies to tables and arrays, not to {what}.")
+                raise ValueError(f"`{role}_col` applies to tables and arrays, not to {origin}.")
         data = x if isinstance(x, Interactions) else _from_sparse(x)
     else:
-        what, names, get_column = _open_table(x)
-        data = from_columns(what, names, get_column, spec)
-    return filter_by_rating(data, min_rating, what)
+        origin, names, get_column = _open_table(x)
+        data = from_columns(origin, names, get_column, spec)
+    return filter_by_rating(data, min_rating, origin)
 
 
 def from_columns(
@@ -156,7 +156,7 @@ def _from_sparse(x: Any) -> Interactions:
     entries.sum_duplicates()
     entries = entries.tocoo()
     nonzero = entries.data != 0  # includes NaN, which is refused as a rating
-    warn_if(int(np.sum(~nonzero)), "dropped {n} stored zeros", of="a sparse matrix")
+    warn_if(int(np.sum(~nonzero)), "dropped {n} stored zeros", origin="a sparse matrix")
     values = entries.data[nonzero]
     return Interactions.from_arrays(
         entries.row[nonzero],

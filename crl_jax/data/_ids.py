@@ -37,25 +37,25 @@ class IdEncoder:
 
     def __init__(self) -> None:
         self._batches: list[np.ndarray] = []
-        self._codes_of: dict[str, int] | None = None  # of text
+        self._code_by_name: dict[str, int] | None = None  # of text
 
     def add(self, column: Column) -> None:
         """Adds a batch of ids that :func:`parse_ids` accepts; raises :class:`InvalidValue`."""
         ids = parse_ids(column)
-        if self._codes_of is None and isinstance(ids, np.ndarray):
+        if self._code_by_name is None and isinstance(ids, np.ndarray):
             self._batches.append(_narrow(ids))
             return
-        if self._codes_of is None:
-            self._codes_of = {}
+        if self._code_by_name is None:
+            self._code_by_name = {}
             self._batches = [self._encode_text(integers) for integers in self._batches]
         self._batches.append(self._encode_text(ids))
 
     def result(self) -> tuple[Names, Shaped[np.ndarray, " n"]]:
         """Returns the distinct ids and the code of every id; the encoder is then exhausted."""
-        if self._codes_of is None:
+        if self._code_by_name is None:
             names, encode = _encode_integers(self._batches)
         else:
-            names, encode = list(self._codes_of), lambda codes: codes
+            names, encode = list(self._code_by_name), lambda codes: codes
         end = sum(map(len, self._batches))
         codes = np.empty(end, np.int32 if len(names) <= _INT32_MAX else np.int64)
         while self._batches:  # frees each batch as soon as it is encoded
@@ -66,14 +66,14 @@ class IdEncoder:
 
     def _encode_text(self, ids: np.ndarray | list[str]) -> Shaped[np.ndarray, " n"]:
         names = list(map(str, ids.tolist())) if isinstance(ids, np.ndarray) else ids
-        codes_of = self._codes_of
-        assert codes_of is not None
+        code_by_name = self._code_by_name
+        assert code_by_name is not None
         for name in names:
-            if name not in codes_of:
+            if name not in code_by_name:
                 if expected := find_fault(name):
                     raise InvalidValue(names.index(name), expected, name)
-                codes_of[name] = len(codes_of)
-        return _narrow(np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names)))
+                code_by_name[name] = len(code_by_name)
+        return _narrow(np.fromiter(map(code_by_name.__getitem__, names), np.int64, len(names)))
 
 
 def _narrow(integers: Int64[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
@@ -122,15 +122,15 @@ def strip_float_suffix(names: Names) -> Names:
 
 def count_missing_marks(names: Names, codes: Shaped[np.ndarray, " n"]) -> tuple[int, str]:
     """Number of entries such as "NULL", which mark missing values, and the marks found."""
-    if isinstance(names, np.ndarray) or not (found := _MISSING_MARKS.intersection(names)):
+    if isinstance(names, np.ndarray) or not (marks := _MISSING_MARKS.intersection(names)):
         return 0, ""
-    marked = [code for code, name in enumerate(names) if name in found]
-    return int(np.isin(codes, marked).sum()), ", ".join(map(repr, sorted(found)))
+    marked = [code for code, name in enumerate(names) if name in marks]
+    return int(np.isin(codes, marked).sum()), ", ".join(map(repr, sorted(marks)))
 
 
 def vocabulary(*columns: Names) -> Shaped[np.ndarray, " n"]:
     """Ascending union of ids: int64, or text if one is "01" or "a", so that "1" and "01" differ."""
-    integers = [found for column in columns if (found := _as_int64(column)) is not None]
+    integers = [values for column in columns if (values := _as_int64(column)) is not None]
     if len(integers) == len(columns):
         return np.unique(np.concatenate(integers))
     return np.unique(np.concatenate([_as_text(column) for column in columns]))

@@ -138,7 +138,7 @@ class Interactions:
         warn_if(
             n - len(pairs),
             "dropped {n} repeated interactions of a user with an item and kept the last of each",
-            of=origin,
+            origin=origin,
         )
         indptr = np.searchsorted(pairs, np.arange(sizes[0] + 1) * sizes[1])
         np.remainder(pairs, max(1, sizes[1]), out=pairs)
@@ -201,9 +201,9 @@ class Interactions:
         check_shape("mask", mask, (len(self),))
         if np.asarray(mask).dtype != bool:
             raise ValueError(f"`mask` must be boolean, got {np.asarray(mask).dtype}.")
-        n_kept = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
+        n_selected = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
         return type(self)(
-            n_kept[self.indptr],
+            n_selected[self.indptr],
             self.items[mask],
             self.user_ids,
             self.item_ids,
@@ -233,11 +233,11 @@ class Interactions:
         Raises:
           ValueError: If there is no such user.
         """
-        return _index_of("user", self.user_ids, original_id)
+        return _find_index("user", self.user_ids, original_id)
 
     def item_index(self, original_id: int | np.integer | str) -> int:
         """Returns the index of the item with this original id, as :meth:`user_index` does."""
-        return _index_of("item", self.item_ids, original_id)
+        return _find_index("item", self.item_ids, original_id)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,16 +322,16 @@ def _deduplicate(
             order = _counting_order(items, sizes[1])
             order = order[_counting_order(users[order], sizes[0])]
             pairs = pairs[order]
-    kept = np.append(pairs[1:] != pairs[:-1], True)[: len(pairs)]
-    if kept.all():
+    is_last = np.append(pairs[1:] != pairs[:-1], True)[: len(pairs)]
+    if is_last.all():
         return pairs, order
     if order is not None:
         if timestamps is not None:
-            repeated = np.flatnonzero(~(kept & np.append(True, kept[:-1])))
+            repeated = np.flatnonzero(~(is_last & np.append(True, is_last[:-1])))
             by_time = np.lexsort((timestamps[order[repeated]], pairs[repeated]))
             order[repeated] = order[repeated][by_time]
-        order = order[kept]
-    return pairs[kept], order
+        order = order[is_last]
+    return pairs[is_last], order
 
 
 def _counting_order(keys: Shaped[np.ndarray, " n"], n_keys: int) -> Shaped[np.ndarray, " n"]:
@@ -385,7 +385,9 @@ def _indices(
     return index if index.size else index.astype(np.int64), vocabulary
 
 
-def _index_of(kind: str, ids: Shaped[np.ndarray, " n"], original_id: int | np.integer | str) -> int:
+def _find_index(
+    kind: str, ids: Shaped[np.ndarray, " n"], original_id: int | np.integer | str
+) -> int:
     text = str(original_id)
     if ids.dtype.kind == "U":
         matches = np.flatnonzero(ids == text)
@@ -394,6 +396,8 @@ def _index_of(kind: str, ids: Shaped[np.ndarray, " n"], original_id: int | np.in
     else:
         matches = []
     if not len(matches):
-        some = ", ".join(str(x) for x in ids[:3].tolist())
-        raise DataError(f"Unknown {kind} id {original_id!r}: none of the {len(ids)}, {some}, ...")
+        examples = ", ".join(str(x) for x in ids[:3].tolist())
+        raise DataError(
+            f"Unknown {kind} id {original_id!r}: none of the {len(ids)}, {examples}, ..."
+        )
     return int(matches[0])

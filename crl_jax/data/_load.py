@@ -19,7 +19,7 @@ from ._readers import (
     YAHOO_R3,
     ReadOptions,
     column_spec,
-    columns_of,
+    detect_columns,
     missing_file_message,
     read,
     read_merged,
@@ -123,12 +123,12 @@ def load(
     """
     spec, min_rating = column_spec(options), options.get("min_rating")
     if not isinstance(source, str | Path):
-        _refuse(options, _OF_FILES, "data in memory")
+        _refuse(options, _FILE_OPTIONS, "data in memory")
         by_name: Any = {f"{role}_col": column for role, column in spec.items()}
         return as_interactions(source, **by_name, min_rating=min_rating)
     text = str(source)
     if source == "simulated":
-        _refuse(options, _OF_FILES | _OF_TABLES, "simulated data")
+        _refuse(options, _FILE_OPTIONS | _TABLE_OPTIONS, "simulated data")
         return filter_by_rating(simulate().interactions, min_rating, text)
     if text.startswith("tfds:"):
         examples, names, indices = _open_tfds(text, options)
@@ -168,16 +168,16 @@ def columns(
     """
     column_spec(options)
     if source == "simulated":
-        _refuse(options, _OF_FILES | _OF_TABLES, "simulated data")
+        _refuse(options, _FILE_OPTIONS | _TABLE_OPTIONS, "simulated data")
         return []
     if str(source).startswith("tfds:"):
         return [Columns.from_names(str(source), *_open_tfds(str(source), options)[1:])]
     paths, options = _paths(source, cache, options)
-    return [columns_of(files[0], options) for files in paths.values()]
+    return [detect_columns(files[0], options) for files in paths.values()]
 
 
-_OF_FILES = {"format", "delimiter", "header", "quote_char", "encoding"}
-_OF_TABLES = {f"{role}_col" for role in ROLES}
+_FILE_OPTIONS = {"format", "delimiter", "header", "quote_char", "encoding"}
+_TABLE_OPTIONS = {f"{role}_col" for role in ROLES}
 
 
 def _refuse(options: ReadOptions, names: Set[str], where: str) -> None:
@@ -190,7 +190,7 @@ def _open_tfds(
     source: str, options: ReadOptions
 ) -> tuple[Iterator[dict[str, Any]], list[str], dict[str, int]]:
     """Opens the split "train" (MovieLens has no other) of a TensorFlow dataset."""
-    _refuse(options, _OF_FILES, source)
+    _refuse(options, _FILE_OPTIONS, source)
     tfds = import_optional("tensorflow_datasets", f"{source} needs TensorFlow Datasets", "tfds")
     examples = iter(tfds.as_numpy(tfds.load(source.removeprefix("tfds:"), split="train")))
     if (first := next(examples, None)) is None:
@@ -229,8 +229,8 @@ def _paths_in(folder: Path) -> dict[str, list[Path]]:
             datasets.add(match["name"])
 
     if any(parts.values()):
-        several = len(datasets) > 1 or any(len(names) > 1 for names in parts.values())
-        if several or not (parts["train"] and parts["test"]):
+        is_ambiguous = len(datasets) > 1 or any(len(names) > 1 for names in parts.values())
+        if is_ambiguous or not (parts["train"] and parts["test"]):
             raise DataError(
                 f"{folder}: expected one training and one test file (and at most one "
                 f"for validation), got {parts}; pass the paths of the files instead."

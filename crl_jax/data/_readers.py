@@ -172,8 +172,8 @@ def read_split(
     Raises:
       DataError, FileNotFoundError, ImportError: As for :func:`read`, or if a part is empty.
     """
-    given = {"train": train, "valid": valid, "test": test}
-    paths = {name: path for name, path in given.items() if path is not None}
+    sources = {"train": train, "valid": valid, "test": test}
+    paths = {name: path for name, path in sources.items() if path is not None}
     parts = _read_logs([*paths.values()], options, options.get("min_rating"))
     result: dict[str, Interactions] = {}
     for name, part in zip(paths, parts, strict=True):
@@ -183,7 +183,7 @@ def read_split(
             warn_if(
                 int(repeated.sum()),
                 f"removed {{n}} interactions that are in the {earlier_name} part, too",
-                of=origin,
+                origin=origin,
             )
             part = part.select(~repeated)
         if not len(part):
@@ -193,7 +193,9 @@ def read_split(
             new_users = (part.degrees > 0) & (train_part.degrees == 0)
             new_items = (part.item_counts > 0) & (train_part.item_counts == 0)
             for kind, new in (("users", new_users), ("items", new_items)):
-                warn_if(int(new.sum()), f"{{n}} {kind} have no interaction in training", of=origin)
+                warn_if(
+                    int(new.sum()), f"{{n}} {kind} have no interaction in training", origin=origin
+                )
         result[name] = part
     return HeldOutSplit(**result)
 
@@ -203,7 +205,7 @@ def read_merged(paths: Sequence[Paths], origin: str, options: ReadOptions) -> In
     return filter_by_rating(union(*_read_logs(paths, options)), options.get("min_rating"), origin)
 
 
-def columns_of(path: Path, options: ReadOptions) -> Columns:
+def detect_columns(path: Path, options: ReadOptions) -> Columns:
     """Returns the columns that :func:`read` takes from a file."""
     check_file(path)
     if not path.is_file():
@@ -283,7 +285,7 @@ def _read_file(path: Path, options: ReadOptions, is_shard: bool) -> Records:
             warn_if(
                 not file.source.ends_with_newline,
                 "the last line has no line end: the file may be truncated",
-                of=str(path),
+                origin=str(path),
             )
         return records
 

@@ -59,7 +59,9 @@ class RecordBuilder:
             names, codes = encoder.result()
             count, marks = _ids.count_missing_marks(names, codes)
             warn_if(
-                count, f"{{n}} {role} ids are {marks}, which mark missing values", of=self._origin
+                count,
+                f"{{n}} {role} ids are {marks}, which mark missing values",
+                origin=self._origin,
             )
             encoded.append((_ids.strip_float_suffix(names), codes))
         return Records(self._origin, *encoded, *numbers)
@@ -117,12 +119,12 @@ def filter_by_rating(
     check_range("min_rating", min_rating, -np.inf, np.inf)
     if data.ratings is None:
         raise DataError(f"{origin}: expected ratings, as `min_rating` is given, got none.")
-    kept = data.select(data.ratings >= min_rating)
-    if not len(kept):
+    selected = data.select(data.ratings >= min_rating)
+    if not len(selected):
         raise DataError(
             f"{origin}: expected ratings of at least `min_rating` = {min_rating}, "
             f"got none above {data.ratings.max()}."
         )
-    emptied = int(np.sum((data.degrees > 0) & (kept.degrees == 0)))
-    warn_if(emptied, f"{{n}} users have no rating of at least {min_rating}", of=origin)
-    return kept
+    emptied = int(np.sum((data.degrees > 0) & (selected.degrees == 0)))
+    warn_if(emptied, f"{{n}} users have no rating of at least {min_rating}", origin=origin)
+    return selected

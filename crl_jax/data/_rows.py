@@ -65,15 +65,15 @@ class DiskArray:
         selected = self._rows[index]
         rows = np.atleast_1d(selected)
         out = np.empty((len(rows), *self._row_shape), self.dtype)
-        file_of = np.searchsorted(self._ends, rows, side="right").tolist()
+        file_indices = np.searchsorted(self._ends, rows, side="right").tolist()
         with ExitStack() as stack:
-            opened = [
+            files = [
                 stack.enter_context(path.open("rb", buffering=0)) for path, _, _ in self._files
             ]
-            for target, row, i in zip(out, rows.tolist(), file_of):
+            for target, row, i in zip(out, rows.tolist(), file_indices):
                 path, offset, n = self._files[i]
-                opened[i].seek(offset + (row - int(self._ends[i]) + n) * target.nbytes)
-                if opened[i].readinto(target) != target.nbytes:
+                files[i].seek(offset + (row - int(self._ends[i]) + n) * target.nbytes)
+                if files[i].readinto(target) != target.nbytes:
                     raise DataError(f"{path}: expected {n} rows of {target.nbytes} bytes.")
         return out if np.ndim(selected) else out[0]
 

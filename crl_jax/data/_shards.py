@@ -103,7 +103,7 @@ def simulate_shards(
         """Users, items and labels of the interactions of a block of users."""
         rng = np.random.default_rng((seed, _USERS, index))
         first = index * _BLOCK
-        taste = _directions(rng, _BLOCK)
+        preferences = _directions(rng, _BLOCK)
         normal = rng.standard_normal(_BLOCK)
         activity = np.exp(activity_spread * normal - activity_spread**2 / 2)
         # Points of a Poisson process: an item is exposed if it has at least one point, which has
@@ -118,7 +118,7 @@ def simulate_shards(
         repeated = np.append(False, repeated)[: len(users)]
         users, items = users[~repeated], items[~repeated]
 
-        liked = np.einsum("nr,nr->n", taste[users], directions[items]) > threshold
+        liked = np.einsum("nr,nr->n", preferences[users], directions[items]) > threshold
         observed = liked | (rng.random(len(users)) < false_positive_probability)
         observed &= users < n_users - first
         return first + users[observed], items[observed], liked[observed]

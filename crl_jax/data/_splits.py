@@ -22,7 +22,7 @@ from ._interactions import HeldOutSplit, Interactions, Split, check_same_vocabul
 
 # The test and validation parts and cold items use different random streams under the same seed.
 _TEST, _VALID, _COLD = 0, 1, 2
-_How = Literal["ratio", "time", "leave_k_out"]
+_ValidationRule = Literal["ratio", "time", "leave_k_out"]
 
 
 def split_by_ratio(
@@ -171,7 +171,11 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> H
 
 @overload
 def with_validation(
-    split_or_data: HeldOutSplit, *, valid: int | float = 0.1, seed: int = 0, how: _How = "ratio"
+    split_or_data: HeldOutSplit,
+    *,
+    valid: int | float = 0.1,
+    seed: int = 0,
+    how: _ValidationRule = "ratio",
 ) -> HeldOutSplit: ...
 
 
@@ -181,7 +185,7 @@ def with_validation(
     *,
     valid: int | float = 0.1,
     seed: int = 0,
-    how: _How = "ratio",
+    how: _ValidationRule = "ratio",
 ) -> Split: ...
 
 
@@ -190,7 +194,7 @@ def with_validation(
     *,
     valid: int | float = 0.1,
     seed: int = 0,
-    how: _How = "ratio",
+    how: _ValidationRule = "ratio",
 ) -> Split:
     """Splits a validation part off the training part; the test part is unchanged.
 
@@ -267,7 +271,7 @@ def k_core(data: Interactions, k: int, *, item_k: int | None = None) -> Interact
         )
     users = core.degrees > 0
     return replace(
-        _with_items(core, core.item_counts > 0),
+        _restrict_items(core, core.item_counts > 0),
         indptr=np.concatenate(([0], np.cumsum(core.degrees[users]))),
         user_ids=core.user_ids[users],
     )
@@ -329,17 +333,17 @@ def hold_out_items(data: Interactions, *, fraction: float = 0.2, seed: int = 0) 
         raise ValueError(f"`fraction` = {fraction} of {len(used)} items leaves one part empty.")
     cold = np.zeros(data.n_items, bool)
     cold[used[_sample(len(used), size, _generator(_COLD, seed))]] = True
-    train, test = _with_items(data, ~cold), _with_items(data, cold)
+    train, test = _restrict_items(data, ~cold), _restrict_items(data, cold)
     emptied = int(np.sum((data.degrees > 0) & (train.degrees == 0)))
     warn_if(emptied, "{n} users have no interaction left in training")
     return ColdItemSplit(train, test)
 
 
-def _with_items(data: Interactions, kept: Bool[np.ndarray, " n_items"]) -> Interactions:
+def _restrict_items(data: Interactions, keep: Bool[np.ndarray, " n_items"]) -> Interactions:
     """Returns the interactions of some items, with a vocabulary of these items."""
-    part = data.select(kept[data.items])
-    index = (np.cumsum(kept) - 1).astype(np.int32)
-    return replace(part, items=index[part.items], item_ids=data.item_ids[kept])
+    part = data.select(keep[data.items])
+    index = (np.cumsum(keep) - 1).astype(np.int32)
+    return replace(part, items=index[part.items], item_ids=data.item_ids[keep])
 
 
 def _size(name: str, fraction: float, n: int) -> int:

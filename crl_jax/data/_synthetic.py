@@ -90,13 +90,13 @@ def simulate(
 
     observed = exposed & likes
     n_false = round(observed.sum() * false_positive_rate / (1 - false_positive_rate))
-    others = np.flatnonzero(exposed & ~likes)
-    if n_false > len(others):
+    candidates = np.flatnonzero(exposed & ~likes)
+    if n_false > len(candidates):
         raise ValueError(
             f"`false_positive_rate` = {false_positive_rate} requires {n_false} exposed pairs that "
-            f"are not liked, got {len(others)}."
+            f"are not liked, got {len(candidates)}."
         )
-    observed.flat[rng.choice(others, n_false, replace=False)] = True
+    observed.flat[rng.choice(candidates, n_false, replace=False)] = True
     if not observed.any():
         raise ValueError("No interaction resulted; increase `n_exposed` or `like_rate`.")
 
@@ -161,8 +161,8 @@ def _scale(weights: Float[np.ndarray, " n"], total: int | float) -> float:
     # With the k largest at 1, c = (total - k) / (sum of the others); the solution is the first k
     # for which the next term is at most 1.
     largest_first = np.sort(weights)[::-1]
-    rest = np.cumsum(largest_first[::-1])[::-1]
+    tail_sums = np.cumsum(largest_first[::-1])[::-1]
     n_full = np.arange(len(weights))
-    scale = (total - n_full) / rest
+    scale = (total - n_full) / tail_sums
     fits = scale * largest_first <= 1
     return float(scale[np.argmax(fits)]) if fits.any() else np.inf

@@ -32,9 +32,9 @@ class InvalidValue(ValueError):
         self.index, self.expected, self.value = index, expected, value
 
 
-def import_polars(what: str) -> Any:
+def import_polars(purpose: str) -> Any:
     """Imports polars; the ImportError names what needs it and how to install it."""
-    return import_optional("polars", f"{what} needs polars", "data")
+    return import_optional("polars", f"{purpose} needs polars", "data")
 
 
 def parse_ids(column: Any) -> Int64[np.ndarray, " n"] | list[str]:
@@ -107,8 +107,8 @@ def datetime_seconds(dates: np.ndarray) -> np.ndarray:
     counts = dates.astype(np.int64)
     unit, step = np.datetime_data(dates.dtype)
     if unit in _PER_SECOND:
-        seconds, rest = np.divmod(counts * step, _PER_SECOND[unit])
-        return counts * step / _PER_SECOND[unit] if rest.any() else seconds
+        seconds, remainder = np.divmod(counts * step, _PER_SECOND[unit])
+        return counts * step / _PER_SECOND[unit] if remainder.any() else seconds
     return dates.astype("datetime64[s]").astype(np.int64)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..._checks import check_range, check_shape
 from .._errors import DataError
-from .._images._images import Pixels, as_pixels, rows_of
+from .._images._images import Pixels, as_pixels, take_rows
 from .._split_sampling import Split, check_indices, freeze_arrays, selected_rows
 
 _VALID_FRACTION, _TEST_FRACTION = 0.1, 0.2
@@ -84,11 +84,11 @@ class CaptionedImages:
         new_index[index] = np.arange(len(index))
         if np.count_nonzero(new_index >= 0) != len(index):
             raise ValueError("`index` must be distinct.")
-        kept = np.flatnonzero(new_index[self.image_of_text] >= 0)
+        text_indices = np.flatnonzero(new_index[self.image_of_text] >= 0)
         return CaptionedImages(
-            rows_of(self.images, index),
-            tuple(self.texts[i] for i in kept),
-            new_index[self.image_of_text[kept]],
+            take_rows(self.images, index),
+            tuple(self.texts[i] for i in text_indices),
+            new_index[self.image_of_text[text_indices]],
             None if self.groups is None else self.groups[index],
         )
 

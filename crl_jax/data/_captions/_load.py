@@ -98,7 +98,7 @@ def load_captioned(
             raise DataError(f"{path}: expected a folder with {CAPTIONS} or {PAIRS}, got neither.")
         loaded, notes = read_folder(path, size, cache_folder(cache) if on_disk else None)
     for note in notes:
-        warn_if(*note, of=origin)
+        warn_if(*note, origin=origin)
     if isinstance(loaded, CaptionedImages):
         return split_captioned(loaded, valid, test, seed, origin, by_group=not is_digits)
     if not (valid is test is None):

@@ -130,7 +130,7 @@ def _read_parts(folder: Path, images: list[str], source: Path) -> dict[str, list
         raise DataError(f"{folder}: expected train.txt and test.txt, got no {min(missing)}.txt.")
     find = _lookup(images, source)
     parts: dict[str, list[str]] = {}
-    file_of_image: dict[str, Path] = {}
+    path_by_image: dict[str, Path] = {}
     for part, path in files.items():
         parts[part], seen = [], set()
         for line, cells in _rows(path):
@@ -143,12 +143,12 @@ def _read_parts(folder: Path, images: list[str], source: Path) -> dict[str, list
                 raise DataError(
                     f"{path}:{line}: expected an image with a caption, got {name!r:.100}."
                 )
-            if image in file_of_image:
+            if image in path_by_image:
                 raise DataError(
                     f"{path}:{line}: expected each image once, got {name!r:.100}, which is in "
-                    f"{file_of_image[image].name}."
+                    f"{path_by_image[image].name}."
                 )
-            file_of_image[image] = path
+            path_by_image[image] = path
             parts[part].append(image)
         if not seen:
             raise DataError(f"{path}: expected a name of an image in each line, got none.")
@@ -193,15 +193,15 @@ def read_pictograms(
         raise DataError(
             f"{folder}: drawings differ in size, got {sorted(shapes)}; set `size` to resize them."
         )
-    row_of_image = np.concatenate(row_indices)
-    for i in row_of_image:
+    image_rows = np.concatenate(row_indices)
+    for i in image_rows:
         if not texts[i]:
             raise DataError(f"{path}:{lines[i]}: expected a text in {column}, got none.")
     all_images = np.concatenate(images)
     all_images.setflags(write=False)
-    captions = [[texts[i]] for i in row_of_image]
-    data = join_captions(all_images, captions, groups[row_of_image])
-    n_missing = len(rows) - len(np.unique(row_of_image))
+    captions = [[texts[i]] for i in image_rows]
+    data = join_captions(all_images, captions, groups[image_rows])
+    n_missing = len(rows) - len(np.unique(image_rows))
     return data, [Note(n_missing, "skipped {n} pictograms without a drawing")]
 
 
@@ -219,8 +219,8 @@ def _groups(rows: list[dict[str, str]]) -> Int32[np.ndarray, " n"]:
         name = row["label_en"]
         if row["skin_variant"] == "1":
             head, _, tail = name.partition(": ")
-            rest = ", ".join(part for part in tail.split(", ") if not part.endswith(_TONE))
-            name = f"{head}: {rest}" if rest and f"{head}: {rest}" in plain else head
+            suffix = ", ".join(part for part in tail.split(", ") if not part.endswith(_TONE))
+            name = f"{head}: {suffix}" if suffix and f"{head}: {suffix}" in plain else head
         names.append(name)
     return np.unique(names, return_inverse=True)[1].astype(np.int32)
 
@@ -242,24 +242,24 @@ def _drawing_index(
 
 def _read_drawings(folder: Path, name: str) -> UInt8[np.ndarray, "n height width channels"]:
     """Reads the array ``images`` of the file of a name."""
-    found = sorted(
+    paths = sorted(
         path for path in folder.glob("*.npz")
         if path.stem == name or path.stem.startswith(f"{name}_")
     )  # fmt: skip
-    if len(found) != 1:
+    if len(paths) != 1:
         raise DataError(
-            f"{folder}: expected one file {name}.npz or {name}_….npz, got {len(found)}."
+            f"{folder}: expected one file {name}.npz or {name}_….npz, got {len(paths)}."
         )
-    with open_tree(found[0]) as tree:
+    with open_tree(paths[0]) as tree:
         if "images.npy" not in tree.sizes:
-            raise DataError(f"{found[0]}: expected an array images, got {', '.join(tree.sizes)}.")
+            raise DataError(f"{paths[0]}: expected an array images, got {', '.join(tree.sizes)}.")
         try:
             pixels = np.load(tree.root / "images.npy", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{found[0]}: array images is not readable ({error}).") from error
+            raise DataError(f"{paths[0]}: array images is not readable ({error}).") from error
     if pixels.ndim != 4 or pixels.dtype != np.uint8 or pixels.shape[-1] not in (1, 3):
         raise DataError(
-            f"{found[0]}: expected images uint8 [n, height, width, 1 or 3], "
+            f"{paths[0]}: expected images uint8 [n, height, width, 1 or 3], "
             f"got {pixels.dtype} {list(pixels.shape)}."
         )
     return pixels

@@ -146,12 +146,12 @@ class RawGraphs:
         directed = np.unique((source * total + target)[keep])
         low, high = np.sort(np.divmod(directed, total), axis=0)
         pairs, counts = np.unique(low * total + high, return_counts=True)
-        warn_if(int(np.sum(~keep)), "removed {n} self-loops", of=self.origin)
+        warn_if(int(np.sum(~keep)), "removed {n} self-loops", origin=self.origin)
         n_repeated = int(np.sum(keep)) - len(directed)
-        warn_if(n_repeated, "removed {n} repeated edges", of=self.origin)
+        warn_if(n_repeated, "removed {n} repeated edges", origin=self.origin)
         if self.is_symmetric:
             text = "{n} edges are listed in one direction only, and were made undirected"
-            warn_if(int(np.sum(counts == 1)), text, of=self.origin)
+            warn_if(int(np.sum(counts == 1)), text, origin=self.origin)
         ends = np.stack(np.divmod(pairs, total))
         graph = np.searchsorted(node_offsets, ends[0], side="right") - 1
         edges = (ends - node_offsets[graph]).astype(np.int32)

@@ -127,9 +127,9 @@ def _read_tu(tree: FileTree, stem: str) -> RawGraphs:
         return np.array(rows, np.int64 if kind is int else np.float64)
 
     def required(suffix: str, width: int) -> np.ndarray:
-        if (found := table(suffix, width, int)) is None:
+        if (numbers := table(suffix, width, int)) is None:
             raise DataError(f"{tree.origin}: expected a file NAME_{suffix}.txt, got none.")
-        return found
+        return numbers
 
     def reject(suffix: str, invalid: np.ndarray, expected: str) -> None:
         if invalid.any():
@@ -172,25 +172,25 @@ def _read_gin(origin: str, lines: list[str], folds: Sequence[_Lines]) -> RawGrap
     targets: list[int] = []
     row, start, width = 1, 0, None
     for _ in range(n):
-        (size, label), rest = _integers(origin, lines, row, 2, "the number of nodes and a label")
+        (size, label), fields = _integers(origin, lines, row, 2, "the number of nodes and a label")
         if size < 1:
             raise DataError(f"{origin}:{row + 1}: expected at least one node, got {size}.")
         n_nodes.append(size)
         labels.append(label)
         for node in range(start, start + size):
             row += 1
-            (tag, count), rest = _integers(
+            (tag, count), fields = _integers(
                 origin, lines, row, 2, "a tag and a number of neighbours", more=True
             )
-            n_attributes = len(rest) - count
+            n_attributes = len(fields) - count
             width = n_attributes if width is None else width
             if count < 0 or n_attributes != width or n_attributes < 0:
                 raise DataError(
                     f"{origin}:{row + 1}: expected {max(count, 0)} neighbours"
                     f"{f' and {width} attributes' if width and width > 0 else ''} after "
-                    f"the tag and their number, got {len(rest)} fields."
+                    f"the tag and their number, got {len(fields)} fields."
                 )
-            near = _numbers(rest[:count], int)
+            near = _numbers(fields[:count], int)
             if near is None:
                 got = f"got {lines[row]!r:.60}"
                 raise DataError(f"{origin}:{row + 1}: expected neighbours, {got}.")
@@ -202,16 +202,18 @@ def _read_gin(origin: str, lines: list[str], folds: Sequence[_Lines]) -> RawGrap
             sources.extend([node] * count)
             targets.extend(start + other for other in near)
             if width:
-                values = _numbers(rest[count:], float)
+                values = _numbers(fields[count:], float)
                 if values is None:
-                    expected = f"attributes as finite numbers, got {rest[count:]}"
+                    expected = f"attributes as finite numbers, got {fields[count:]}"
                     raise DataError(f"{origin}:{row + 1}: expected {expected}.")
                 attributes.append(values)
         start += size
         row += 1
-    rest = next((i for i in range(row, len(lines)) if lines[i].strip()), None)
-    if rest is not None:
-        raise DataError(f"{origin}:{rest + 1}: expected the end after {n} graphs, got more lines.")
+    extra_line = next((i for i in range(row, len(lines)) if lines[i].strip()), None)
+    if extra_line is not None:
+        raise DataError(
+            f"{origin}:{extra_line + 1}: expected the end after {n} graphs, got more lines."
+        )
     return RawGraphs(
         origin,
         np.array(n_nodes, np.int64),

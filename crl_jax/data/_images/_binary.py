@@ -112,8 +112,8 @@ def read_release(
         names = [name for name, file in files.items() if file.part == part]
         n = sum(len(records[name]) for name in names if files[name].pixels)
         side = size or release.side
-        file_of_part = None if scratch is None else scratch / f"{part}.npy"
-        images: Rows = new_rows((n, side, side, 3), file_of_part)
+        scratch_path = None if scratch is None else scratch / f"{part}.npy"
+        images: Rows = new_rows((n, side, side, 3), scratch_path)
         labels = np.full(n, NO_LABEL, np.int32)
         end = 0
         for name in names:
@@ -131,15 +131,15 @@ def read_release(
                     f"{tree.where(name)}: expected {n} labels, one for each image, got {len(rows)}."
                 )
             if file.n_labels:
-                given = rows[:, file.n_labels - 1].astype(np.int32) - release.first_label
-                invalid = given[(given < 0) | (given >= len(classes))] + release.first_label
+                codes = rows[:, file.n_labels - 1].astype(np.int32) - release.first_label
+                invalid = codes[(codes < 0) | (codes >= len(classes))] + release.first_label
                 if len(invalid):
                     low, high = release.first_label, release.first_label + len(classes) - 1
                     raise DataError(
                         f"{tree.where(name)}: expected labels from {low} to {high}, one for each "
                         f"of the {len(classes)} names in {release.names}, got {invalid[0]}."
                     )
-                labels[start : start + len(rows)] = given
+                labels[start : start + len(rows)] = codes
         parts[part] = Images(images.close(), labels, classes)
     changed = [
         f"{name.split('/')[-1]} {len(records[name])} (not {file.count})"
@@ -155,8 +155,8 @@ def _records(
 ) -> UInt8[np.ndarray, "n n_bytes"]:
     """Maps a file of records into memory."""
     n_bytes = file.n_labels + 3 * release.side**2 * file.pixels
-    count, rest = divmod(tree.sizes[name], n_bytes)
-    if rest or not count:
+    count, remainder = divmod(tree.sizes[name], n_bytes)
+    if remainder or not count:
         raise DataError(
             f"{tree.where(name)}: expected {file.count * n_bytes} bytes, {file.count} records of "
             f"{n_bytes}, got {tree.sizes[name]}, which is no whole number of records."

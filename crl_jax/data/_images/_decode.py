@@ -104,13 +104,13 @@ def decode_images(
             except MemoryError:
                 raise DataError(
                     f"{first}: expected images that fit in memory, got {len(names)} as large as "
-                    f"this one, {_by(pixels.shape[:2])}. Reduce `size`."
+                    f"this one, {_size_text(pixels.shape[:2])}. Reduce `size`."
                 ) from None
         if pixels.shape[:2] != rows.shape[1:3]:
             raise DataError(
                 "Images differ in size, and `size` makes them one: "
-                f"{first} has {_by(rows.shape[1:3])}, {tree.where(name)} has "
-                f"{_by(pixels.shape[:2])}."
+                f"{first} has {_size_text(rows.shape[1:3])}, {tree.where(name)} has "
+                f"{_size_text(pixels.shape[:2])}."
             )
         if pixels.shape[2] > rows.shape[3]:  # the first image in colour
             rows = rows.in_color()
@@ -195,10 +195,12 @@ def _decode(tree: FileTree, name: str, size: int | None) -> tuple[Any, int | Non
             max_pixels = pillow().MAX_IMAGE_PIXELS
             shape = image.height, image.width
             if max_pixels is not None and image.width * image.height > max_pixels:
-                raise DataError(f"{where}: expected at most {max_pixels} pixels, got {_by(shape)}.")
+                raise DataError(
+                    f"{where}: expected at most {max_pixels} pixels, got {_size_text(shape)}."
+                )
             if max(image.size) > _MAX_SIDE:
                 raise DataError(
-                    f"{where}: expected at most {_MAX_SIDE} pixels a side, got {_by(shape)}."
+                    f"{where}: expected at most {_MAX_SIDE} pixels a side, got {_size_text(shape)}."
                 )
             image, max_16_bits = _to_grey_or_rgb(image, where)
             pixels = np.asarray(image if size is None else resize_square(image, size))
@@ -234,5 +236,5 @@ def _to_grey_or_rgb(image: "Image", where: str) -> tuple["Image", int | None]:
     return (image if image.mode == mode else image.convert(mode)), None
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def _size_text(shape: tuple[int, ...]) -> str:
     return f"{shape[0]} × {shape[1]} pixels"

@@ -10,7 +10,7 @@ import numpy as np
 from .._archive import FileTree
 from .._errors import DataError, Note
 from ._decode import FORMATS, decode_images
-from ._images import NO_LABEL, Images, ImageSplit, LoadedImages, image_test_mask, rows_of
+from ._images import NO_LABEL, Images, ImageSplit, LoadedImages, image_test_mask, take_rows
 
 _PARTS = {
     "train": "train",
@@ -42,7 +42,7 @@ def list_images(tree: FileTree) -> tuple[list[str], list[Note]]:
     The first warning is that of hidden files: names that start with a dot, and ``__MACOSX``.
     """
     images: list[str] = []
-    others: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     n_hidden = 0
     for name in tree.sizes:
         path = PurePosixPath(name)
@@ -51,11 +51,11 @@ def list_images(tree: FileTree) -> tuple[list[str], list[Note]]:
         elif path.suffix.lower() in FORMATS:
             images.append(name)
         else:
-            others[path.suffix.lower() or path.name] += 1
-    kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(others.items())[:10])
+            skipped[path.suffix.lower() or path.name] += 1
+    kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(skipped.items())[:10])
     return images, [
         Note(n_hidden, "skipped {n} hidden files"),
-        Note(others.total(), f"skipped {{n}} files that are no images: {kinds}"),
+        Note(skipped.total(), f"skipped {{n}} files that are no images: {kinds}"),
     ]
 
 
@@ -74,13 +74,15 @@ def find_in_folders(tree: FileTree, fraction: float | None, labelled: bool) -> I
             "or a binary release of CIFAR-10, CIFAR-100 or STL-10; "
             f"got {len(tree.sizes)} files, none of them an image."
         )
-    paths_of = _paths_by_part(tree, images, notes if labelled else [])
-    if "test" in paths_of and "valid" in paths_of:
-        notes.append(Note(len(paths_of.pop("valid")), "{n} images for validation are not read"))
-    if "valid" in paths_of:
-        paths_of["test"] = paths_of.pop("valid")
+    paths_by_part = _paths_by_part(tree, images, notes if labelled else [])
+    if "test" in paths_by_part and "valid" in paths_by_part:
+        notes.append(
+            Note(len(paths_by_part.pop("valid")), "{n} images for validation are not read")
+        )
+    if "valid" in paths_by_part:
+        paths_by_part["test"] = paths_by_part.pop("valid")
 
-    classified = {**paths_of["train"], **paths_of.get("test", {})}
+    classified = {**paths_by_part["train"], **paths_by_part.get("test", {})}
     bare = [name for name, path in classified.items() if len(path) < 2]
     has_classes = labelled and not bare
     if labelled and len(bare) == len(classified):
@@ -91,13 +93,13 @@ def find_in_folders(tree: FileTree, fraction: float | None, labelled: bool) -> I
             f"{len(classified) - len(bare)} others are."
         )
     classes = sorted({path[0] for path in classified.values()}) if has_classes else []
-    label_of = {name: i for i, name in enumerate(classes)}
+    label_by_class = {name: i for i, name in enumerate(classes)}
     parts = {
         part: {
-            name: label_of[path[0]] if has_classes and part != "unlabelled" else NO_LABEL
+            name: label_by_class[path[0]] if has_classes and part != "unlabelled" else NO_LABEL
             for name, path in paths.items()
         }
-        for part, paths in paths_of.items()
+        for part, paths in paths_by_part.items()
     }
     if "test" not in parts:
         train = parts["train"]
@@ -122,7 +124,7 @@ def load_files(
     for part, labels in parts.items():
         start, end = end, end + len(labels)
         images[part] = Images(
-            rows_of(pixels, slice(start, end)),
+            take_rows(pixels, slice(start, end)),
             np.array([*labels.values()], np.int32),
             files.classes,
             np.array([*labels], np.str_),
@@ -183,7 +185,7 @@ def find_tiny_imagenet(tree: FileTree) -> ImageFiles | None:
     paths = {name: name.removeprefix(root).split("/") for name in images if name.startswith(root)}
     train = {name: path[1] for name, path in paths.items() if path[0] == "train" and len(path) > 2}
     ids = sorted(set(train.values()))
-    label = {wordnet_id: i for i, wordnet_id in enumerate(ids)}
+    label_by_id = {wordnet_id: i for i, wordnet_id in enumerate(ids)}
     table = _read_pairs(tree, root + _TINY_TABLE)
     test = {
         name: table.get(path[-1], "").partition("\t")[0]
@@ -191,7 +193,7 @@ def find_tiny_imagenet(tree: FileTree) -> ImageFiles | None:
         if path[0] == "val"
     }
     for name, wordnet_id in test.items():
-        if wordnet_id not in label:
+        if wordnet_id not in label_by_id:
             raise DataError(
                 f"{tree.where(name)}: expected a line in {_TINY_TABLE} with one of the "
                 f"{len(ids)} classes of train, got {wordnet_id or None}."
@@ -208,8 +210,8 @@ def find_tiny_imagenet(tree: FileTree) -> ImageFiles | None:
         for name, wordnet_id in zip(names, ids, strict=True)
     )
     parts = {
-        part: {name: label[wordnet_id] for name, wordnet_id in ids_of.items()}
-        for part, ids_of in (("train", train), ("test", test))
+        part: {name: label_by_id[wordnet_id] for name, wordnet_id in id_by_name.items()}
+        for part, id_by_name in (("train", train), ("test", test))
     }
     return ImageFiles(parts, classes, notes[:1])
 

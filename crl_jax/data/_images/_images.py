@@ -31,7 +31,7 @@ def as_pixels(images: Any) -> Any:
     return as_read_only("images", images, np.uint8, 4)
 
 
-def rows_of(images: Any, index: Any) -> Any:
+def take_rows(images: Any, index: Any) -> Any:
     """Selects images; those of a :class:`DiskArray` are not read."""
     return images.take(index) if isinstance(images, DiskArray) else images[index]
 
@@ -99,7 +99,7 @@ class Images:
         """
         if not isinstance(index, slice):
             index = as_index(index)
-        images, labels = rows_of(self.images, index), self.labels[index]
+        images, labels = take_rows(self.images, index), self.labels[index]
         names = None if self.names is None else self.names[index]
         for array in (images, labels, names):
             if isinstance(array, np.ndarray):

@@ -93,7 +93,7 @@ def load_images(
     else:
         split, notes = _load_path(source, size, test, labelled, cache, keep, on_disk)
     for note in notes:
-        warn_if(*note, of=origin)
+        warn_if(*note, origin=origin)
     if labelled:
         return split
     return ImageSplit(**{name: part.without_labels() for name, part in split.parts()})

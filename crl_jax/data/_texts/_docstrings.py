@@ -31,19 +31,19 @@ def docstrings() -> Texts:
     result depends only on the installed versions. Duplicates are dropped, and so are sentences of
     several packages.
     """
-    sentences_of = {}
+    sentences_by_package = {}
     for label, module in PACKAGES.items():
         if (spec := importlib.util.find_spec(module)) and spec.submodule_search_locations:
-            sentences_of[label] = _sentences(Path(spec.submodule_search_locations[-1]))
-    n_packages = Counter(chain(*sentences_of.values()))
+            sentences_by_package[label] = _sentences(Path(spec.submodule_search_locations[-1]))
+    n_packages = Counter(chain(*sentences_by_package.values()))
     pairs = [
         (text, label)
-        for label, sentences in sentences_of.items()
+        for label, sentences in sentences_by_package.items()
         for text in sentences
         if n_packages[text] == 1
     ]
     texts, names = ([pair[i] for pair in pairs] for i in (0, 1))
-    return Texts.from_names(texts, names, sorted(sentences_of))
+    return Texts.from_names(texts, names, sorted(sentences_by_package))
 
 
 def _sentences(folder: Path) -> list[str]:

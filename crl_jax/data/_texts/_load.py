@@ -177,13 +177,13 @@ def _read_parts(
     if test and first and columns[1] is None and _is_labelled(first, None):
         has_no_label = test.names is not None and not test.find((None,), _NAMES[1:], (None,))[0]
         if has_no_label or test.width == 1:
-            warn_if(1, "it has no labels, and is not read", of=str(test.path))
+            warn_if(1, "it has no labels, and is not read", origin=str(test.path))
             del parts["test"]
     origin = ", ".join(map(str, files.values()))
     for missing in ("test", "train"):
         if missing not in parts and "valid" in parts:
             parts[missing] = parts.pop("valid")
-            warn_if(1, f"the file for validation is the {missing} part", of=origin)
+            warn_if(1, f"the file for validation is the {missing} part", origin=origin)
     if not {"train", "test"} <= parts.keys():
         raise DataError(
             f"{origin}: expected labelled files for training and for testing, or "
@@ -224,8 +224,8 @@ def _as_parts(
                 f"{table.path}: cannot determine `label_col`, got {table.columns}. "
                 'With "" no labels are read.'
             )
-        given = None if label is None or not labelled else table.index(label, "a class")
-        if given == table.index(text, "a text"):
+        label_index = None if label is None or not labelled else table.index(label, "a class")
+        if label_index == table.index(text, "a text"):
             raise ValueError(
                 f"{table.path}: `text_col` and `label_col` must be different columns, got one of "
                 f"{table.columns} for both."

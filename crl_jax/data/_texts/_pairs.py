@@ -111,10 +111,10 @@ def load_text_pairs(
         first, second, scores = source
         return TextPairs(tuple(first), tuple(second), np.asarray(scores, np.float32))
     path = Path(source)
-    given = (first_col, second_col, score_col)
-    table = read_table(path, encoding, _NAMES, given)
+    requested = (first_col, second_col, score_col)
+    table = read_table(path, encoding, _NAMES, requested)
     by_position = _BY_POSITION.get(min(len(row) for _, row in table.rows), (None,) * 3)
-    columns = table.find(given, _NAMES, by_position)
+    columns = table.find(requested, _NAMES, by_position)
     cells = []
     names, kinds = ("first_col", "second_col", "score_col"), ("sentence", "sentence", "score")
     for name, kind, column in zip(names, kinds, columns, strict=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .._archive import Encoding, read_text
-from .._errors import DataError, warn_if, warn_of_blank_lines
+from .._errors import DataError, warn_about_blank_lines, warn_if
 
 Column = str | int
 _Rows = list[tuple[int, list[str]]]  # line numbers and cells
@@ -46,7 +46,7 @@ class Table:
         """Description of the columns for messages."""
         return ", ".join(self.names or [f"{self.width} columns"])
 
-    def index(self, column: Column, what: str) -> int:
+    def index(self, column: Column, description: str) -> int:
         """Returns the index of a column; raises ``DataError`` if there is none."""
         names = self.names or []
         if isinstance(column, str) and column in names:
@@ -55,36 +55,37 @@ class Table:
             return column
         got = ", ".join(names or ["no names"])
         got = got if isinstance(column, str) else f"{self.width} columns"
-        raise DataError(f"{self.path}: expected a column {column!r} of {what}, got {got}.")
+        raise DataError(f"{self.path}: expected a column {column!r} of {description}, got {got}.")
 
-    def column(self, column: Column, what: str) -> list[str]:
+    def column(self, column: Column, description: str) -> list[str]:
         """Returns the cells of a column; raises ``DataError`` if one is empty."""
-        index = self.index(column, what)
+        index = self.index(column, description)
         for line, row in self.rows:
             if not row[index]:
-                raise DataError(f"{self.path}:{line}: expected {what}, got an empty field.")
+                raise DataError(f"{self.path}:{line}: expected {description}, got an empty field.")
         return [row[index] for _, row in self.rows]
 
-    def drop_empty(self, column: Column, what: str) -> "Table":
+    def drop_empty(self, column: Column, description: str) -> "Table":
         """Drops rows with an empty cell in a column; a warning counts them."""
-        index = self.index(column, what)
+        index = self.index(column, description)
         rows = [row for row in self.rows if row[1][index]]
         n_empty = len(self.rows) - len(rows)
-        warn_if(n_empty, f"skipped {{n}} lines without {what}", of=str(self.path))
+        warn_if(n_empty, f"skipped {{n}} lines without {description}", origin=str(self.path))
         return replace(self, rows=rows)
 
     def find(
         self,
-        given: Sequence[Column | None],
+        requested: Sequence[Column | None],
         names: Sequence[Sequence[str]],
         positions: Sequence[int | None],
     ) -> list[Column | None]:
         """Returns columns as given, or by usual names without case and ``_``, or by position."""
         plain = {_plain(name): name for name in self.names or ()}
         by_name = [next((plain[x] for x in known if x in plain), None) for known in names]
-        found = by_name if self.names else positions
+        defaults = by_name if self.names else positions
         return [
-            other if column is None else column for column, other in zip(given, found, strict=True)
+            default if column is None else column
+            for column, default in zip(requested, defaults, strict=True)
         ]
 
 
@@ -111,23 +112,23 @@ def read_table(
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in (".json", ".jsonl"):
         return _json_table(path, text)
-    kept = list(_lines(text.replace("\r\n", "\n")))
-    if not kept:
+    lines = list(_lines(text.replace("\r\n", "\n")))
+    if not lines:
         raise DataError(f"{path}: expected a text in each line, got none.")
-    if "\t" in kept[0][1]:
+    if "\t" in lines[0][1]:
         separator = "tab"
     elif suffix == ".csv":
         separator = "comma"
     else:
-        n_numbered = sum(_NUMBERED.fullmatch(line.strip()) is not None for _, line in kept)
+        n_numbered = sum(_NUMBERED.fullmatch(line.strip()) is not None for _, line in lines)
         # A slip in a file of numbered lines must not turn the others into texts.
-        is_plain = n_numbered * (2 if labelled is None else 1) < len(kept)
+        is_plain = n_numbered * (2 if labelled is None else 1) < len(lines)
         separator = "line" if is_plain and not labelled else "blank"
     if separator == "comma":
         rows = _split_csv(path, text, labelled)
     else:
-        warn_of_blank_lines(kept[-1][0] - len(kept), path)
-        rows = [(number, _split(path, number, line, separator)) for number, line in kept]
+        warn_about_blank_lines(lines[-1][0] - len(lines), path)
+        rows = [(number, _split(path, number, line, separator)) for number, line in lines]
     header, words = rows[0][1], {_plain(x) for x in columns if x and isinstance(x, str)}
     if (
         not words.union(*known) & {_plain(name) for name in header}
@@ -193,7 +194,7 @@ def _split_csv(path: Path, text: str, labelled: bool | None) -> _Rows:
         other, other_n_blank, other_error = _csv_rows(path, text, ";")
         other_widths = {len(row) for _, row in other}
         if other_error is None and len(other_widths) == 1 and min(other_widths) > 1:
-            warn_of_blank_lines(other_n_blank, path)
+            warn_about_blank_lines(other_n_blank, path)
             return other
     if error:
         raise error
@@ -208,7 +209,7 @@ def _split_csv(path: Path, text: str, labelled: bool | None) -> _Rows:
             )
         if not is_single and len(row) < 2:
             raise DataError(f"{path}:{line}: expected two fields or more, got one.")
-    warn_of_blank_lines(n_blank, path)
+    warn_about_blank_lines(n_blank, path)
     return rows
 
 

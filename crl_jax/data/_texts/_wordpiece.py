@@ -93,18 +93,18 @@ class WordPiece:
         lines = read_text(path).split("\n")
         if lines[-1] == "":
             lines.pop()
-        line_of: dict[str, int] = {}
+        line_by_piece: dict[str, int] = {}
         for number, line in enumerate(lines, 1):
             piece = line.removesuffix("\r")
-            if not piece or piece in line_of:
-                got = f"{piece!r} of line {line_of[piece]}" if piece else "an empty line"
+            if not piece or piece in line_by_piece:
+                got = f"{piece!r} of line {line_by_piece[piece]}" if piece else "an empty line"
                 raise DataError(f"{path}:{number}: expected a new piece, got {got}.")
-            line_of[piece] = number
-        if missing := [piece for piece in SPECIAL if piece not in line_of]:
+            line_by_piece[piece] = number
+        if missing := [piece for piece in SPECIAL if piece not in line_by_piece]:
             raise DataError(
                 f"{path}: expected the pieces {', '.join(SPECIAL)}, got no {missing[0]}."
             )
-        return cls(tuple(line_of), lowercase)
+        return cls(tuple(line_by_piece), lowercase)
 
     @classmethod
     def learn(cls, texts: Iterable[str], size: int, *, lowercase: bool = True) -> "WordPiece":
