@@ -6,7 +6,7 @@ They need seconds, and are hard to beat: compare every result with them.
 >>> split = data.split_by_ratio(data.simulate(seed=0).interactions, test=0.2, seed=0)
 >>> fitted = baselines.ItemKNN().fit(split.train)
 >>> layout = metrics.eval_layout(split.train, split.test)
->>> found = metrics.summarize(metrics.evaluate(fitted, None, layout, ks=20))
+>>> summary = metrics.summarize(metrics.evaluate(fitted, None, layout, ks=20))
 """
 
 from ._baseline import Baseline as Baseline

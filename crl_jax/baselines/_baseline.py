@@ -108,12 +108,12 @@ class FittedBaseline:
         Raises:
           ValueError: If the model has no vectors; :class:`IALS` and :class:`EASE` have.
         """
-        found = self.model.vectors(self.histories, self.arrays)
-        if found is None:
+        vectors = self.model.vectors(self.histories, self.arrays)
+        if vectors is None:
             raise ValueError(
                 f"`vectors` needs a model of inner products, got {type(self.model).__name__}."
             )
-        return found
+        return vectors
 
     def recommend(
         self, users: Any, k: int, *, exclude: Interactions | None = None
@@ -135,16 +135,16 @@ class FittedBaseline:
         users, exclude = np.asarray(users), self.train if exclude is None else exclude
         items = np.full((len(users), k), -1, np.int32)
         best = np.full((len(users), k), -np.inf, np.float32)
-        kept = min(k, self.train.n_items)
+        n_top = min(k, self.train.n_items)
         for start in range(0, len(users), _BLOCK):
             block = users[start : start + _BLOCK]
             scores = self.scores(block)
             bounds, entries = csr_entries(exclude.indptr, block)
             rows = np.repeat(np.arange(len(block)), np.diff(bounds))
             scores[rows, exclude.items[entries]] = -np.inf
-            values, found = map(np.asarray, top_k(jnp.asarray(scores), kept))
-            best[start : start + _BLOCK, :kept] = values
-            items[start : start + _BLOCK, :kept] = np.where(values > -np.inf, found, -1)
+            values, indices = map(np.asarray, top_k(jnp.asarray(scores), n_top))
+            best[start : start + _BLOCK, :n_top] = values
+            items[start : start + _BLOCK, :n_top] = np.where(values > -np.inf, indices, -1)
         return items, best
 
     def __getstate__(self) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class EASE(Baseline):
         """See :meth:`Baseline.scorer`."""
         if "weights" in arrays:
             weights = arrays["weights"]
-            return lambda given: dense(given @ weights)
-        return _by_users(rows, arrays["inverse"], self.l2)
+            return lambda histories: dense(histories @ weights)
+        return _user_gram_scorer(rows, arrays["inverse"], self.l2)
 
     def vectors(self, rows: Histories, arrays: Arrays) -> Vectors:
         """See :meth:`Baseline.vectors`; of as many dimensions as there are users or items."""
@@ -137,17 +137,19 @@ class SparseEASE(SparseItemModel):
         return near.T.tocsr()
 
 
-def _by_users(rows: Histories, inverse: Float32[np.ndarray, "side side"], l2: float) -> Scorer:
+def _user_gram_scorer(
+    rows: Histories, inverse: Float32[np.ndarray, "side side"], l2: float
+) -> Scorer:
     """Returns the scores by the matrix of the users."""
     by_item: Any = rows.T.tocsr()
     strips = (by_item[start : start + _STRIP] for start in range(0, by_item.shape[0], _STRIP))
     # diag(Xᵀ K X): the sum over pairs of users of an item.
-    leverage = np.concatenate([(of @ inverse * of.toarray()).sum(axis=1) for of in strips])
+    leverage = np.concatenate([(strip @ inverse * strip.toarray()).sum(axis=1) for strip in strips])
     diagonal = (1 - leverage) / l2
 
-    def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
-        x = given.toarray()
-        smoothed = dense((given @ by_item) @ inverse) @ rows
+    def scores(histories: Histories) -> Float32[np.ndarray, "n n_items"]:
+        x = histories.toarray()
+        smoothed = dense((histories @ by_item) @ inverse) @ rows
         return dense(x - (x - smoothed) / l2 / diagonal)
 
     return scores

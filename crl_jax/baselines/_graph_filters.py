@@ -20,7 +20,7 @@ class _SpectralFilter(Baseline):
 
     def arrays(self, rows: Histories) -> Arrays:
         """See :meth:`Baseline.arrays`."""
-        return {"basis": _leading(_normalized(rows), self.rank)}
+        return {"basis": _leading_vectors(_normalize(rows), self.rank)}
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class GFCF(_SpectralFilter):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
-        smooth, ideal = _smoothing(rows), _ideal(rows, arrays["basis"])
-        return lambda given: dense(smooth(given) + self.weight * ideal(given))
+        smooth, ideal = _smoothing_filter(rows), _ideal_filter(rows, arrays["basis"])
+        return lambda histories: dense(smooth(histories) + self.weight * ideal(histories))
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class BSPM(_SpectralFilter):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
-        smooth, ideal = _smoothing(rows), _ideal(rows, arrays["basis"])
+        smooth, ideal = _smoothing_filter(rows), _ideal_filter(rows, arrays["basis"])
 
-        def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
-            blurred = smooth(given)
-            term = dense(blurred + self.weight * ideal(given))
+        def scores(histories: Histories) -> Float32[np.ndarray, "n n_items"]:
+            blurred = smooth(histories)
+            term = dense(blurred + self.weight * ideal(histories))
             sharpened = term.copy()
             for k in range(1, self.order + 1):
                 term = smooth(term) * np.float32(-self.time / k)
@@ -142,14 +142,14 @@ class ChebyCF(_SpectralFilter):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
-        smooth, basis, degree = _smoothing(rows), arrays["basis"], _degrees(rows, self.power)
+        smooth, basis, degree = _smoothing_filter(rows), arrays["basis"], _degrees(rows, self.power)
         coefficients, scale = self.coefficients.astype(np.float32), sparse.diags_array(1 / degree)
 
         def laplacian(signal: Any) -> Any:
             return signal - 2 * smooth(signal)
 
-        def scores(given: Histories) -> Float32[np.ndarray, "n n_items"]:
-            signal = dense(given @ scale)
+        def scores(histories: Histories) -> Float32[np.ndarray, "n n_items"]:
+            signal = dense(histories @ scale)
             before, term = signal, laplacian(signal)
             total = coefficients[0] * before + coefficients[1] * term
             for coefficient in coefficients[2:]:
@@ -169,7 +169,7 @@ class ChebyCF(_SpectralFilter):
         return np.polynomial.chebyshev.chebinterpolate(plateau, self.order)
 
 
-def _normalized(rows: Histories) -> Histories:
+def _normalize(rows: Histories) -> Histories:
     r"""Returns :math:`D_U^{-1/2} R D_I^{-1/2}` with the degrees of users and items."""
     users, items = (np.maximum(np.asarray(rows.sum(axis=axis)), 1) for axis in (1, 0))
     scaled = sparse.diags_array(users**-0.5) @ rows @ sparse.diags_array(items**-0.5)
@@ -181,53 +181,53 @@ def _degrees(rows: Histories, power: float) -> Float32[np.ndarray, " n_items"]:
     return np.maximum(np.asarray(rows.sum(axis=0), np.float32), 1) ** power
 
 
-def _smoothing(rows: Histories) -> Callable[[Any], Float32[np.ndarray, "n n_items"]]:
+def _smoothing_filter(rows: Histories) -> Callable[[Any], Float32[np.ndarray, "n n_items"]]:
     r"""Returns the product with the item graph :math:`x \tilde R^\top \tilde R`."""
-    graph = _normalized(rows)
+    graph = _normalize(rows)
     back = graph.T.tocsr()
     return lambda signal: dense(dense(signal @ back) @ graph)
 
 
-def _ideal(rows: Histories, basis: Float32[np.ndarray, "n_items rank"]) -> Scorer:
+def _ideal_filter(rows: Histories, basis: Float32[np.ndarray, "n_items rank"]) -> Scorer:
     r"""Returns the ideal low-pass filter :math:`x D_I^{-1/2} V V^\top D_I^{1/2}` of histories."""
     degree = _degrees(rows, 0.5)[:, None]
     before, after = basis / degree, (basis * degree).T
-    return lambda given: given @ before @ after
+    return lambda histories: histories @ before @ after
 
 
-def _leading(graph: Histories, rank: int) -> Float32[np.ndarray, "n_items rank"]:
+def _leading_vectors(graph: Histories, rank: int) -> Float32[np.ndarray, "n_items rank"]:
     """Returns the leading right singular vectors; fewer if the matrix has no more.
 
     Every connected component has the singular value 1, of which a Krylov method finds one vector
     only: each is decomposed by itself.
     """
     parts = [
-        (columns, *_decomposed(graph[rows][:, columns], rank))
+        (columns, *_truncated_svd(graph[rows][:, columns], rank))
         for rows, columns in _components(graph)
     ]
     shape: Any = graph.shape
-    values = np.concatenate([of_part for _, of_part, _ in parts])
+    values = np.concatenate([singular_values for _, singular_values, _ in parts])
     chosen = np.argsort(-values, kind="stable")[:rank]
     basis = np.zeros((shape[1], len(chosen)), np.float32)
     start = 0
-    for columns, of_part, vectors in parts:
-        own = np.flatnonzero((chosen >= start) & (chosen < start + len(of_part)))
+    for columns, singular_values, vectors in parts:
+        own = np.flatnonzero((chosen >= start) & (chosen < start + len(singular_values)))
         basis[np.ix_(columns, own)] = vectors[chosen[own] - start].T
-        start += len(of_part)
+        start += len(singular_values)
     return basis
 
 
-def _decomposed(
+def _truncated_svd(
     graph: Any, rank: int
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n_items"]]:
     """Returns the leading singular values of a connected graph, and their right vectors."""
     side = min(graph.shape)
-    found: Any = (
+    decomposition: Any = (
         np.linalg.svd(graph.toarray(), full_matrices=False)
         if rank >= side
         else svds(graph, rank, v0=np.ones(side))
     )
-    return found[1], found[2]
+    return decomposition[1], decomposition[2]
 
 
 def _components(graph: Histories) -> list[tuple[np.ndarray, np.ndarray]]:

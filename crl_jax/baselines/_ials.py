@@ -69,7 +69,7 @@ class IALS(Baseline):
         """See :meth:`Baseline.scorer`."""
         items = arrays["items"]
         wide = items.T.astype(np.float32)
-        return lambda given: dense(self.solve(given, items).astype(np.float32) @ wide)
+        return lambda histories: dense(self.solve(histories, items).astype(np.float32) @ wide)
 
     def vectors(self, rows: Histories, arrays: Arrays) -> Vectors:
         """See :meth:`Baseline.vectors`."""
@@ -88,10 +88,10 @@ class IALS(Baseline):
         for count in np.unique(counts[counts > 0]):
             penalty = (count + self.unobserved_weight * n_columns) ** self.l2_power * self.l2
             matrix = shared + penalty * np.eye(self.dim)
-            of_count = np.flatnonzero(counts == count)
+            row_indices = np.flatnonzero(counts == count)
             size = max(1, _MAX_BLOCK // (self.dim * max(int(count), self.dim)))
-            for start in range(0, len(of_count), size):
-                block = of_count[start : start + size]
+            for start in range(0, len(row_indices), size):
+                block = row_indices[start : start + size]
                 solved[block] = _solve(vectors[_columns(rows, block, int(count))], matrix)
         return solved
 

@@ -33,7 +33,7 @@ class SparseItemModel(Baseline):
         n_items = np.shape(rows)[1]
         weights = sparse.csr_array(parts, shape=(n_items, n_items))
         weights.check_format()
-        return lambda given: dense(given @ weights)
+        return lambda histories: dense(histories @ weights)
 
 
 @dataclass(frozen=True)
@@ -131,21 +131,21 @@ def neighbours(
         rows, columns = block.row + start, block.col
         values = np.where(rows != columns, similarity(block.data, rows, columns), 0)
         block = sparse.coo_array((values, (block.row, columns)), block.shape).tocsr()
-        blocks.append(_greatest(block, k))
+        blocks.append(_keep_greatest(block, k))
     return sparse.csr_array(sparse.vstack(blocks), dtype=np.float32)
 
 
-def _greatest(rows: Any, k: int) -> sparse.csr_array:
+def _keep_greatest(rows: Any, k: int) -> sparse.csr_array:
     """Keeps the k greatest positive entries of each row; of equal ones those of lower columns."""
-    kept_columns, kept_values, counts = [], [], []
+    top_columns, top_values, counts = [], [], []
     for start, stop in zip(rows.indptr, rows.indptr[1:]):
         columns, values = rows.indices[start:stop], rows.data[start:stop]
         order = np.lexsort((columns, -values))[:k]
         order = order[values[order] > 0]
-        kept_columns.append(columns[order])
-        kept_values.append(values[order])
+        top_columns.append(columns[order])
+        top_values.append(values[order])
         counts.append(len(order))
     indptr = np.cumsum([0, *counts])
     return sparse.csr_array(
-        (np.concatenate(kept_values), np.concatenate(kept_columns), indptr), shape=rows.shape
+        (np.concatenate(top_values), np.concatenate(top_columns), indptr), shape=rows.shape
     )

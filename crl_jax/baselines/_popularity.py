@@ -23,4 +23,4 @@ class Popularity(Baseline):
 
     def scorer(self, rows: Histories, arrays: Arrays) -> Scorer:
         """See :meth:`Baseline.scorer`."""
-        return lambda given: np.tile(arrays["counts"], (len(given.indptr) - 1, 1))
+        return lambda histories: np.tile(arrays["counts"], (len(histories.indptr) - 1, 1))

@@ -339,11 +339,11 @@ def test_ease_rejects_too_large_catalogues(monkeypatch):
     ids=["isolated pairs", "three equal parts"],
 )
 def test_singular_vectors_of_disconnected_graph(dense):
-    graph = _graph_filters._normalized(sparse.csr_array(dense.astype(np.float32)))
+    graph = _graph_filters._normalize(sparse.csr_array(dense.astype(np.float32)))
     rank = 12
     _, values, vectors = np.linalg.svd(graph.toarray().astype(float))
     assert values[rank - 1] > values[rank] + 1e-3  # the subspace is unique
-    basis = _graph_filters._leading(graph, rank)
+    basis = _graph_filters._leading_vectors(graph, rank)
     want = vectors[:rank].T @ vectors[:rank]
     np.testing.assert_allclose(basis @ basis.T, want, atol=1e-5)
 
