@@ -13,9 +13,9 @@ import numpy as np
 
 def float_dtype(*arrays: Any) -> Any:
     """Returns the common floating dtype of the arguments, at least float32; None is ignored."""
-    given = [jnp.asarray(x) for x in arrays if x is not None]
+    operands = [jnp.asarray(x) for x in arrays if x is not None]
     with jax.numpy_dtype_promotion("standard"):  # strict promotion refuses half precision
-        dtype = jnp.result_type(*given)
+        dtype = jnp.result_type(*operands)
     if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 32:
         return jnp.dtype(jnp.float32)
     return dtype
@@ -30,7 +30,7 @@ def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
     return tuple(None if x is None else jnp.asarray(x).astype(dtype) for x in arrays)
 
 
-def share_of(share: Any, count: Any) -> Any:
+def multiply_share(share: Any, count: Any) -> Any:
     """``share * count``, which is exactly k for a share k / n that was rounded.
 
     Args:

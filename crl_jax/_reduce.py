@@ -34,16 +34,16 @@ def masked_mean(
     return jnp.sum(jnp.where(where, values, 0)) / count
 
 
-def count_kept(scores: Array, where: Array | None) -> Array:
+def count_unmasked(scores: Array, where: Array | None) -> Array:
     """Number of unmasked entries per row, ``[*batch]`` or ``[]``, at least 1 (a divisor)."""
     if where is None:
         return jnp.asarray(scores.shape[-1], jnp.int32)
     return jnp.maximum(jnp.sum(where, axis=-1, dtype=jnp.int32), 1)
 
 
-def any_kept(where: Bool[Array, "*batch n"]) -> Bool[Array, "*batch"]:
+def any_unmasked(where: Bool[Array, "*batch n"]) -> Bool[Array, "*batch"]:
     """Whether a row has an unmasked entry.
 
-    From their number, so that compilers merge the reduction with that of :func:`count_kept`.
+    From their number, so that compilers merge the reduction with that of :func:`count_unmasked`.
     """
     return jnp.sum(where, axis=-1, dtype=jnp.int32) > 0

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from .._checks import check_count
-from .._floats import share_of
+from .._floats import multiply_share
 from .._hyperparams import Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..models import GraphArrays, GraphBatch
@@ -223,8 +223,8 @@ def _subgraph(keys: Array, batch: GraphBatch, ratio: Array) -> GraphBatch:
     time, _ = jax.lax.while_loop(lambda state: state[1], relax, (time, jnp.bool_(True)))
     # Non-negative floats are ordered as their bits.
     bits = jax.lax.bitcast_convert_type(time, jnp.uint32)
-    kept = lowest_per_graph(bits, batch.graph, batch.n_nodes - n_dropped) & (time < jnp.inf)
-    return _mask_nodes(batch, jnp.where(grows, kept, batch.node_where))
+    keep = lowest_per_graph(bits, batch.graph, batch.n_nodes - n_dropped) & (time < jnp.inf)
+    return _mask_nodes(batch, jnp.where(grows, keep, batch.node_where))
 
 
 def _perturb_edges(keys: Array, batch: GraphBatch, ratio: Array, *, add: bool) -> GraphBatch:
@@ -323,4 +323,4 @@ def _threshold_by_sorting(values: Array, graph: Array, count: Array) -> UInt32[A
 
 def count_from_ratio(ratio: Array, n: Int[Array, "graphs"]) -> Array:
     """``ratio * n`` rounded down, as in published code."""
-    return jnp.floor(share_of(ratio, n)).astype(jnp.int32)
+    return jnp.floor(multiply_share(ratio, n)).astype(jnp.int32)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
-from .._reduce import ReduceFn, count_kept, masked_mean
+from .._reduce import ReduceFn, count_unmasked, masked_mean
 from .._scaling import subtract_row_max
 from ._common import all_positives, finish, per_anchor_loss, prepare
 from ._estimators import biased_log_sum
@@ -70,7 +70,7 @@ def attention_contrastive(
     if a.extra is not None:
         positives = all_positives(a)
         positive = jnp.sum(_attention(positives, pos_scale, None) * positives, axis=-1)
-    count = expand_anchor_axis(count_kept(a.neg, a.where)).astype(dtype)
+    count = expand_anchor_axis(count_unmasked(a.neg, a.where)).astype(dtype)
     scaled = count * _attention(a.neg, neg_scale, a.where) * a.neg
     log_g = biased_log_sum(scaled, temperature=a.temperature, where=a.where)
     return finish(softplus(log_g - positive / a.temperature), a, reduce_fn)

@@ -81,7 +81,7 @@ def view_scores(
     ids = jnp.tile(sample_ids(ids, z1.shape[0]), 2)
     z = jnp.concatenate([z1, z2])
     pos = own_scores(z1, z2)
-    return BatchScores(jnp.concatenate([pos, pos]), scores_of(z, z), different(ids, ids))
+    return BatchScores(jnp.concatenate([pos, pos]), pairwise_scores(z, z), different(ids, ids))
 
 
 def tower_scores(
@@ -121,7 +121,7 @@ def tower_scores(
     """
     check_pair("x", x, "y", y)
     ids = sample_ids(ids, x.shape[0])
-    return BatchScores(own_scores(x, y), scores_of(x, y), different(ids, ids))
+    return BatchScores(own_scores(x, y), pairwise_scores(x, y), different(ids, ids))
 
 
 def sample_ids(ids: Array | None, n: int) -> Array:
@@ -143,7 +143,7 @@ def own_scores(x: Array, y: Array) -> Array:
     return jnp.sum(x * y, axis=-1)
 
 
-def scores_of(x: Array, y: Array) -> Array:
+def pairwise_scores(x: Array, y: Array) -> Array:
     """Computes all pairwise inner products of rows, accumulated in at least float32."""
     wide = at_least_float32(x[:0])[0].dtype
     return jnp.matmul(x, y.T, preferred_element_type=wide)

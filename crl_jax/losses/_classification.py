@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
-from .._reduce import ReduceFn, count_kept, masked_mean
+from .._reduce import ReduceFn, count_unmasked, masked_mean
 from ._common import broadcast_like, finish, per_anchor_loss, prepare, row_mean
 from ._logspace import softplus
 
@@ -99,7 +99,7 @@ def gbce(
     )
     pos_loss = (1 - t * (1 - rate)) * softplus(-a.pos / a.temperature)
     neg_loss = row_mean(softplus(a.neg / a.temperature), a.where)
-    n = count_kept(a.neg, a.where).astype(a.neg.dtype)
+    n = count_unmasked(a.neg, a.where).astype(a.neg.dtype)
     return finish((pos_loss + n * neg_loss) / (n + 1), a, reduce_fn)
 
 
@@ -194,14 +194,14 @@ def nce(
     """
     a = prepare(pos, neg, temperature, where, weights)
     if ratio is None:
-        k = count_kept(a.neg, a.where).astype(a.neg.dtype)
+        k = count_unmasked(a.neg, a.where).astype(a.neg.dtype)
     else:
         k = per_anchor("ratio", ratio, a.pos.shape, a.pos.dtype)
     log_k = jnp.log(k)
-    data_noise = log_k + broadcast_like("pos_log_noise", pos_log_noise, a.pos, a.kept)
-    drawn_noise = expand_anchor_axis(log_k) + broadcast_like(
+    data_noise = log_k + broadcast_like("pos_log_noise", pos_log_noise, a.pos, a.valid)
+    sample_noise = expand_anchor_axis(log_k) + broadcast_like(
         "neg_log_noise", neg_log_noise, a.neg, a.where
     )
     pos_loss = softplus(data_noise - a.pos / a.temperature)
-    neg_loss = row_mean(softplus(a.neg / a.temperature - drawn_noise), a.where)
+    neg_loss = row_mean(softplus(a.neg / a.temperature - sample_noise), a.where)
     return finish(pos_loss + k * neg_loss, a, reduce_fn)

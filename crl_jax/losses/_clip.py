@@ -13,7 +13,7 @@ from ._common import (
     finish,
     per_anchor_loss,
     prepare,
-    reduce_kept,
+    reduce_valid,
 )
 from ._contrastive import info_nce
 from ._logspace import log_sum_exp, softplus
@@ -72,12 +72,14 @@ def proto_nce(
     0.3899
     """
     a = prepare(pos, neg, temperature, where, weights)
-    own = a.pos / broadcast_like("pos_concentration", pos_concentration, a.pos, a.kept, fill=1.0)
-    others = a.neg / broadcast_like(
+    scaled_pos = a.pos / broadcast_like(
+        "pos_concentration", pos_concentration, a.pos, a.valid, fill=1.0
+    )
+    scaled_neg = a.neg / broadcast_like(
         "neg_concentration", neg_concentration, a.neg, a.where, fill=1.0
     )
-    log_g = log_sum_exp(others / a.temperature, where=a.where)
-    return finish(softplus(log_g - own / a.temperature), a, reduce_fn)
+    log_g = log_sum_exp(scaled_neg / a.temperature, where=a.where)
+    return finish(softplus(log_g - scaled_pos / a.temperature), a, reduce_fn)
 
 
 @check_arguments
@@ -118,10 +120,12 @@ def clip_contrastive(
     pairs = scores.shape[:-1]
     check_shape("scores", scores, (*pairs, *pairs[-1:]))
     check_shape("where", where, pairs)
-    others = different_pairs(pairs, where)
-    own = jnp.diagonal(scores, axis1=-2, axis2=-1)
+    is_negative = different_pairs(pairs, where)
+    pos = jnp.diagonal(scores, axis1=-2, axis2=-1)
     by_row, by_column = (
-        info_nce(own, neg, temperature=temperature, where=others, weights=weights, reduce_fn=None)
+        info_nce(
+            pos, neg, temperature=temperature, where=is_negative, weights=weights, reduce_fn=None
+        )
         for neg in (scores, jnp.swapaxes(scores, -1, -2))
     )
-    return reduce_kept((by_row + by_column) / 2, jnp.any(others, axis=-1), None, reduce_fn)
+    return reduce_valid((by_row + by_column) / 2, jnp.any(is_negative, axis=-1), None, reduce_fn)

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from .._checks import check_negatives, check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import per_anchor, unwrap_partial
-from .._reduce import ReduceFn, any_kept
+from .._reduce import ReduceFn, any_unmasked
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 _MARK = "__per_anchor_loss__"
@@ -24,7 +24,7 @@ class Anchors(NamedTuple):
     neg: Array  # [*batch, N]
     where: Array | None  # valid negatives, [*batch, N]
     where_pos: Array | None  # valid positives, [*batch, M]
-    kept: Array | None  # anchors with a valid negative (and positive), [*batch]
+    valid: Array | None  # anchors with a valid negative (and positive), [*batch]
     temperature: Array  # scalar in the dtype of the scores
     weights: Array | None  # weights of anchors, [*batch]
 
@@ -73,18 +73,18 @@ def prepare(
     if where_pos is not None:  # mask the negatives of anchors without a positive
         where = jnp.ones(neg.shape, bool) if where is None else where
         where = where & jnp.any(where_pos, axis=-1, keepdims=True)
-    kept = extra = None
+    valid = extra = None
     if where is not None:  # before any arithmetic, so that 0 * nan stays out of d/dtemperature
-        kept = any_kept(where)
+        valid = any_unmasked(where)
         neg = jnp.where(where, neg, 0)
-        keep_pos = kept[..., None] if columns else kept
+        keep_pos = valid[..., None] if columns else valid
         if where_pos is not None:
             keep_pos = where_pos = keep_pos & where_pos
         pos = jnp.where(keep_pos, pos, 0)
-        weights = None if weights is None else jnp.where(kept, weights, 0)
+        weights = None if weights is None else jnp.where(valid, weights, 0)
     if with_extra:
         pos, extra = pos[..., 0], pos[..., 1:] if pos.shape[-1] > 1 else None
-    return Anchors(pos, extra, neg, where, where_pos, kept, temperature, weights)
+    return Anchors(pos, extra, neg, where, where_pos, valid, temperature, weights)
 
 
 def zero_masked(where: Array | None, *arrays: Array | None) -> Any:
@@ -112,18 +112,18 @@ def broadcast_like(
 
 def finish(loss: Array, anchors: Anchors, reduce_fn: ReduceFn | None) -> Array:
     """Weights and reduces per-anchor losses, excluding anchors without a valid negative."""
-    return reduce_kept(loss, anchors.kept, anchors.weights, reduce_fn)
+    return reduce_valid(loss, anchors.valid, anchors.weights, reduce_fn)
 
 
-def reduce_kept(
-    loss: Array, kept: Array | None, weights: Array | None, reduce_fn: ReduceFn | None
+def reduce_valid(
+    loss: Array, valid: Array | None, weights: Array | None, reduce_fn: ReduceFn | None
 ) -> Array:
-    """Weights and reduces losses, which must be finite even where not ``kept``."""
+    """Weights and reduces losses, which must be finite even where not ``valid``."""
     if weights is not None:
         loss = weights * loss
-    if kept is not None:
-        loss = jnp.where(kept, loss, 0)
-    return loss if reduce_fn is None else reduce_fn(loss, where=kept)
+    if valid is not None:
+        loss = jnp.where(valid, loss, 0)
+    return loss if reduce_fn is None else reduce_fn(loss, where=valid)
 
 
 def different_pairs(shape: tuple[int, ...], where: Array | None) -> Array:
@@ -132,9 +132,9 @@ def different_pairs(shape: tuple[int, ...], where: Array | None) -> Array:
     return pairs if where is None else pairs & where[..., None, :] & where[..., :, None]
 
 
-def margins(anchors: Anchors, others: Array) -> Array:
-    """Margins ``(pos - others) / temperature``, shape ``[*batch, n]``."""
-    return (anchors.pos[..., None] - others) / anchors.temperature
+def margins(anchors: Anchors, scores: Array) -> Array:
+    """Margins ``(pos - scores) / temperature``, shape ``[*batch, n]``."""
+    return (anchors.pos[..., None] - scores) / anchors.temperature
 
 
 def row_mean(values: Array, where: Array | None) -> Array:

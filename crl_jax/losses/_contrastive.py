@@ -334,8 +334,8 @@ def bilateral_softmax(
     if a.extra is not None:
         attraction = log_mean_exp(all_positives(a) / expand_anchor_axis(t_pos))
     log_mean = log_mean_exp(a.neg / a.temperature, where=a.where)
-    if a.kept is not None:  # the log-mean-exp of an empty set is -inf
-        log_mean = jnp.where(a.kept, log_mean, 0)
+    if a.valid is not None:  # the log-mean-exp of an empty set is -inf
+        log_mean = jnp.where(a.valid, log_mean, 0)
     return finish(repulsion * log_mean - attraction, a, reduce_fn)
 
 
@@ -386,8 +386,8 @@ def info_nce_plus(
     repulsion = per_anchor("repulsion", repulsion, batch, dtype)
     positive = a.pos / a.temperature
     log_g = _estimators.biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
-    if a.kept is not None:
-        log_g = jnp.where(a.kept, log_g, 0)
+    if a.valid is not None:
+        log_g = jnp.where(a.valid, log_g, 0)
     # The log-denominator minus the positive's logit: with epsilon = lambda = 1, nothing cancels.
     excluded = inclusion == 0
     log_inclusion = jnp.log(jnp.where(excluded, 1, inclusion))

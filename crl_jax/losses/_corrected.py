@@ -64,14 +64,14 @@ def corrected_contrastive(
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
     logits = a.neg / a.temperature
     gamma = expand_anchor_axis(per_anchor("gamma", gamma, a.pos.shape, logits.dtype))
-    kept = logits if a.where is None else jnp.where(a.where, logits, -jnp.inf)
-    below, _ = subtract_row_max(kept)  # otherwise the product with gamma could overflow
+    valid_logits = logits if a.where is None else jnp.where(a.where, logits, -jnp.inf)
+    below, _ = subtract_row_max(valid_logits)  # otherwise the product with gamma could overflow
     if a.where is not None:
         below = jnp.where(a.where, below, 0)
     log_w = jax.lax.stop_gradient(-gamma * below)
     log_mean = log_mean_exp(logits + log_w, where=a.where) - log_mean_exp(log_w, where=a.where)
     log_n = log_count(a.neg, a.where)
-    if a.kept is not None:  # both are -inf for an empty set
-        log_mean, log_n = (jnp.where(a.kept, x, 0) for x in (log_mean, log_n))
+    if a.valid is not None:  # both are -inf for an empty set
+        log_mean, log_n = (jnp.where(a.valid, x, 0) for x in (log_mean, log_n))
     log_g = debias(log_mean, log_n, sampled_positives(a), tau_plus, min_score, a.temperature)
     return finish(log_g - a.pos / a.temperature, a, reduce_fn)

@@ -49,7 +49,7 @@ def truncated_bce(
     1.2071
     """
     a = prepare(pos, neg, temperature, where, weights)
-    pos_loss = _truncated(softplus(-a.pos / a.temperature), drop_rate, a)
+    pos_loss = _truncate_losses(softplus(-a.pos / a.temperature), drop_rate, a)
     neg_loss = row_mean(softplus(a.neg / a.temperature), a.where)
     return finish(pos_loss + neg_loss, a, reduce_fn)
 
@@ -88,7 +88,7 @@ def truncated_bpr(
     """
     a = prepare(pos, neg, temperature, where, weights)
     each = row_mean(softplus(-margins(a, a.neg)), a.where)
-    return finish(_truncated(each, drop_rate, a), a, reduce_fn)
+    return finish(_truncate_losses(each, drop_rate, a), a, reduce_fn)
 
 
 @per_anchor_loss
@@ -167,12 +167,12 @@ def reweighted_bpr(
     return finish(row_mean(_reweighted(margins(a, a.neg), exponent), a.where), a, reduce_fn)
 
 
-def _truncated(losses: Array, drop_rate: hp.Scalar, anchors: Anchors) -> Array:
+def _truncate_losses(losses: Array, drop_rate: hp.Scalar, anchors: Anchors) -> Array:
     """Sets the largest losses to 0, except NaN, which propagates."""
     order = jax.lax.stop_gradient(losses)
-    kept = small_loss_weights(order, drop_rate=drop_rate, where=anchors.kept) > 0
+    keep = small_loss_weights(order, drop_rate=drop_rate, where=anchors.valid) > 0
     # jnp.where, not a product: compilers may turn the latter into a select that drops NaN.
-    return jnp.where(kept | jnp.isnan(order), losses, 0)
+    return jnp.where(keep | jnp.isnan(order), losses, 0)
 
 
 def _reweighted(logits: Array, exponent: Array) -> Array:

@@ -11,7 +11,7 @@ from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import Range, Scalar, check_arguments
 from .._reduce import ReduceFn, masked_mean
-from ._common import different_pairs, reduce_kept, zero_masked
+from ._common import different_pairs, reduce_valid, zero_masked
 from ._logspace import log_mean_exp
 
 
@@ -72,10 +72,10 @@ def pair_contrastive(
     distance, weights = zero_masked(where, *at_least_float32(distance, weights))
     # Each function receives 1 in place of the other pairs, so that the infinite slope of a
     # logarithm or square root at 0 does not produce 0 · inf in the gradient.
-    kept = True if where is None else where
-    pull = attract(jnp.where(same & kept, distance, 1))
-    push = repel(jnp.where(~same & kept, distance, 1))
-    return reduce_kept(jnp.where(same, pull, push), where, weights, reduce_fn)
+    valid = True if where is None else where
+    pull = attract(jnp.where(same & valid, distance, 1))
+    push = repel(jnp.where(~same & valid, distance, 1))
+    return reduce_valid(jnp.where(same, pull, push), where, weights, reduce_fn)
 
 
 @check_arguments
@@ -109,7 +109,7 @@ def alignment(
     check_shape("where", where, x.shape[:-1])
     check_shape("weights", weights, x.shape[:-1])
     x, y, weights = zero_masked(where, *at_least_float32(x, y, weights))
-    return reduce_kept(jnp.sum((x - y) ** 2, axis=-1), where, weights, reduce_fn)
+    return reduce_valid(jnp.sum((x - y) ** 2, axis=-1), where, weights, reduce_fn)
 
 
 @check_arguments
@@ -148,14 +148,14 @@ def uniformity(
     check_shape("scale", scale, ())
     *batch, n, _ = x.shape
     pairs = different_pairs(x.shape[:-1], where).reshape(*batch, n * n)
-    kept = jnp.any(pairs, axis=-1)
+    has_pairs = jnp.any(pairs, axis=-1)
     x, weights = at_least_float32(x, weights)
-    (x,), (weights,) = zero_masked(where, x), zero_masked(kept, weights)
+    (x,), (weights,) = zero_masked(where, x), zero_masked(has_pairs, weights)
 
     # Full precision also on devices with reduced-precision matmuls; squares clipped at 0.
     products = jnp.einsum("...id,...jd->...ij", x, x, precision=jax.lax.Precision.HIGHEST)
     squares = jnp.diagonal(products, axis1=-2, axis2=-1)
     distances = jnp.maximum(squares[..., :, None] + squares[..., None, :] - 2 * products, 0)
     logits = -jnp.asarray(scale, x.dtype) * distances.reshape(pairs.shape)
-    loss = jnp.where(kept, log_mean_exp(logits, where=pairs), 0)
-    return reduce_kept(loss, kept, weights, reduce_fn)
+    loss = jnp.where(has_pairs, log_mean_exp(logits, where=pairs), 0)
+    return reduce_valid(loss, has_pairs, weights, reduce_fn)

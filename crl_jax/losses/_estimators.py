@@ -16,7 +16,7 @@ from .._checks import check_negatives, check_shape
 from .._floats import at_least_float32
 from .._gaussian import gaussian_exponents
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
-from .._reduce import any_kept, masked_mean
+from .._reduce import any_unmasked, masked_mean
 from ..weights import bayesian_weights
 from ._logspace import log_count, log_debiased, log_mean_exp, log_sum_exp, tilted_log_mean_exp
 
@@ -289,20 +289,20 @@ def floor_hit_rate(
     0.5
     """
     neg, pos = at_least_float32(neg, pos)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "tau_plus": tau_plus,
         "beta": beta,
         "temperature": temperature,
         "where": where,
     }
-    log_true = hard_log_sum(neg, pos, min_score=-jnp.inf, **given)
+    log_true = hard_log_sum(neg, pos, min_score=-jnp.inf, **arguments)
     dtype = log_true.dtype
     log_true = log_true - log_count(neg, where)
     floor = per_anchor("min_score", min_score, log_true.shape, dtype)
     floor = floor / jnp.asarray(temperature, dtype)
     hit = ((log_true < floor) | jnp.isneginf(log_true)).astype(dtype)
     hit = jnp.where(jnp.isnan(log_true), jnp.nan, hit)
-    counts = jnp.ones(hit.shape, bool) if where is None else any_kept(where)
+    counts = jnp.ones(hit.shape, bool) if where is None else any_unmasked(where)
     return masked_mean(hit, where=counts)
 
 
@@ -318,7 +318,7 @@ def _logits(neg: Array, temperature: hp.Scalar, where: Array | None) -> Array:
 
 def _neg_inf_if_empty(log_g: Array, where: Array | None) -> Array:
     """Sets the estimate of anchors without valid negatives to -inf."""
-    return log_g if where is None else jnp.where(any_kept(where), log_g, -jnp.inf)
+    return log_g if where is None else jnp.where(any_unmasked(where), log_g, -jnp.inf)
 
 
 def debias(

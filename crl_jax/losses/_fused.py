@@ -187,24 +187,24 @@ def _fused_tile_sum(
 ) -> tuple[Array, Array]:
     """Fused form of :func:`tile_sum`: the scores of the tile are not stored."""
     anchor_values, (ids, real) = tile
-    given = {**anchor_values, **shared}
-    anchors, pos, keys = (given.pop(name) for name in ("anchors", "pos", "keys"))
-    weights = given.pop("weights", None)
-    function, given = _resolve(loss, given)
+    inputs = {**anchor_values, **shared}
+    anchors, pos, keys = (inputs.pop(name) for name in ("anchors", "pos", "keys"))
+    weights = inputs.pop("weights", None)
+    function, inputs = _resolve(loss, inputs)
     form = _FORMS[function]
     values = {
-        name: per_anchor(name, given.get(name, p.default), pos.shape, pos.dtype)
+        name: per_anchor(name, inputs.get(name, p.default), pos.shape, pos.dtype)
         for name, p in inspect.signature(function).parameters.items()
         if p.kind is p.KEYWORD_ONLY and name not in _STATIC
     }
     values = {name: jnp.broadcast_to(value, pos.shape) for name, value in values.items()}
-    temperature = jnp.asarray(given.get("temperature", 1.0), pos.dtype)
+    temperature = jnp.asarray(inputs.get("temperature", 1.0), pos.dtype)
 
     powers = [jnp.broadcast_to(power, pos.shape) for power in form.powers(**values)]
     exponents = jnp.stack(powers, axis=1) / temperature
     rank_params = form.rank_params(**values)
     ranks = {} if rank_params is None else {
-        "weight": density_ratio, "params": jnp.stack(rank_params, axis=1), "bins": given["bins"],
+        "weight": density_ratio, "params": jnp.stack(rank_params, axis=1), "bins": inputs["bins"],
     }  # fmt: skip
     if anchors.dtype == jnp.float16:  # no such products on a TPU
         anchors, keys = anchors.astype(jnp.float32), keys.astype(jnp.float32)
@@ -214,16 +214,16 @@ def _fused_tile_sum(
         interpret=interpret, **ranks,
     )  # fmt: skip
 
-    kept = real & (count > 0)
-    pos = jnp.where(kept, pos, 0)
-    log_sums = [jnp.where(kept, x, 0) for x in log_sums.T]
+    valid = real & (count > 0)
+    pos = jnp.where(valid, pos, 0)
+    log_sums = [jnp.where(valid, x, 0) for x in log_sums.T]
     log_n = jnp.log(jnp.maximum(count, 1).astype(pos.dtype))
     log_g = form.log_sum(log_sums, top / temperature, log_n, pos, temperature, **values)
     margin = log_g - pos / temperature
     losses = margin if function is decoupled_contrastive else softplus(margin)
     if weights is not None:
-        losses = jnp.where(kept, weights, 0) * losses
-    return jnp.sum(jnp.where(kept, losses, 0)), jnp.sum(kept, dtype=jnp.int32)
+        losses = jnp.where(valid, weights, 0) * losses
+    return jnp.sum(jnp.where(valid, losses, 0)), jnp.sum(valid, dtype=jnp.int32)
 
 
 # --- losses as functions of log-sums --------------------------------------------------------------

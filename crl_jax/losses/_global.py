@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._hyperparams import Range, Temperature, check_arguments, per_anchor
-from .._reduce import ReduceFn, count_kept, masked_mean
+from .._reduce import ReduceFn, count_unmasked, masked_mean
 from ._common import broadcast_like, finish, per_anchor_loss, prepare
 from ._estimators import biased_log_sum
 from ._logspace import log_count
@@ -63,7 +63,7 @@ def global_contrastive(
     """
     a = prepare(pos, neg, temperature, where, weights)
     check_shape("log_mean", log_mean, a.pos.shape)
-    log_u = broadcast_like("log_mean", log_mean, a.pos, a.kept)
+    log_u = broadcast_like("log_mean", log_mean, a.pos, a.valid)
     log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     log_g = log_g - log_count(a.neg, a.where)
     ratio = jnp.exp(jnp.minimum(log_g - log_u, _LARGEST))
@@ -110,7 +110,7 @@ def update_log_mean(
     """
     check_shape("log_mean", log_mean, neg.shape[:-1])
     log_g = biased_log_sum(neg, temperature=temperature, where=where)
-    log_g = log_g - jnp.log(count_kept(neg, where).astype(log_g.dtype))
+    log_g = log_g - jnp.log(count_unmasked(neg, where).astype(log_g.dtype))
     log_mean = jnp.asarray(log_mean).astype(log_g.dtype)
     gamma = per_anchor("gamma", gamma, log_g.shape, log_g.dtype)
     mixed = jnp.logaddexp(jnp.log1p(-gamma) + log_mean, jnp.log(gamma) + log_g)

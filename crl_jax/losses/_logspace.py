@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._mesh import LANES
-from .._reduce import count_kept
+from .._reduce import count_unmasked
 from .._scaling import subtract_row_max
 
 
@@ -117,7 +117,7 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
     complement = power * scaled
     if where is not None:
         scaled, complement = jnp.where(where, scaled, 0), jnp.where(where, complement, 0)
-    count = count_kept(x, where).astype(x.dtype)
+    count = count_unmasked(x, where).astype(x.dtype)
     total, missing = jnp.sum(scaled, axis=-1), jnp.sum(complement, axis=-1) / count
     near_one = missing < 0.5  # the log of the mean would suffer cancellation
     log_mean = jnp.where(
@@ -128,7 +128,7 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
 
 def log_count(x: Array, where: Array | None) -> Array:
     """Log of the number of unmasked entries per row; 0 if there are none."""
-    return jnp.log(count_kept(x, where).astype(x.dtype))
+    return jnp.log(count_unmasked(x, where).astype(x.dtype))
 
 
 def log_debiased(log_mixed: Array, log_false: Array, tau_plus: Array) -> Array:

@@ -245,11 +245,11 @@ def gbpr(
     check_shape("where_group", where_group, group.shape)
     a = prepare(pos, neg, temperature, where, weights)
     keep = jnp.ones(group.shape, bool) if where_group is None else where_group
-    if a.kept is not None:
-        keep = keep & a.kept[..., None]
-    agreed = row_mean(jnp.where(keep, jnp.asarray(group, a.pos.dtype), 0), keep)
+    if a.valid is not None:
+        keep = keep & a.valid[..., None]
+    group_mean = row_mean(jnp.where(keep, jnp.asarray(group, a.pos.dtype), 0), keep)
     rho = jnp.where(jnp.any(keep, axis=-1), per_anchor("rho", rho, a.pos.shape, a.pos.dtype), 0)
-    a = a._replace(pos=rho * agreed + (1 - rho) * a.pos)
+    a = a._replace(pos=rho * group_mean + (1 - rho) * a.pos)
     return finish(row_mean(softplus(-margins(a, a.neg)), a.where), a, reduce_fn)
 
 
@@ -306,7 +306,7 @@ def mpr(
     if a.extra is not None:
         check_shape("pos", pos, (*neg.shape[:-1], 3))
     share = per_anchor("balance", balance, a.pos.shape, a.pos.dtype)
-    between = broadcast_like("likely", likely, a.pos, a.kept)
+    between = broadcast_like("likely", likely, a.pos, a.valid)
     spread = 0 if a.extra is None else a.extra[..., 0] - a.extra[..., 1]
     anchor_margin = share * (a.pos - between) + (1 - share) * (between - spread)
     margin = anchor_margin[..., None] - expand_anchor_axis(1 - share) * a.neg

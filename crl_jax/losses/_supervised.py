@@ -228,16 +228,16 @@ def punce(
     as_positive = _mean_minus_log_share(positives, a.where_pos, log_g)
 
     # The sum over negatives replaces column 0, whose mask is that of the anchor.
-    rest = jnp.concatenate([log_g[..., None], positives[..., 1:]], axis=-1)
-    as_negative = softplus(log_sum_exp(rest, where=a.where_pos) - positives[..., 0])
+    other_logits = jnp.concatenate([log_g[..., None], positives[..., 1:]], axis=-1)
+    as_negative = softplus(log_sum_exp(other_logits, where=a.where_pos) - positives[..., 0])
     return finish(share * as_positive + (1 - share) * as_negative, a, reduce_fn)
 
 
-def _mean_minus_log_share(logits: Array, where: Array | None, log_rest: Array) -> Array:
-    """Mean over m of ``log(Σ exp(logits) + exp(log_rest)) - logits_m``; 0 for an empty set."""
+def _mean_minus_log_share(logits: Array, where: Array | None, log_neg_sum: Array) -> Array:
+    """Mean over m of ``log(Σ exp(logits) + exp(log_neg_sum)) - logits_m``; 0 for an empty set."""
     # Centring the logits avoids cancellation for large values, and equals InfoNCE exactly for
     # a single logit.
     mean = row_mean(logits, where)
     above_mean = log_sum_exp(logits - mean[..., None], where=where)
     above_mean = jnp.where(jnp.isneginf(above_mean), 0, above_mean)
-    return softplus(log_rest - mean - above_mean) + above_mean
+    return softplus(log_neg_sum - mean - above_mean) + above_mean

@@ -18,9 +18,9 @@ from .._blocks import split_rows
 from .._checks import check_count, check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments, is_static_argument, unwrap_partial
-from .._reduce import any_kept
+from .._reduce import any_unmasked
 from .._take import take_rows
-from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
+from ._batch_scores import check_pair, different, own_scores, pairwise_scores, sample_ids
 from ._common import is_per_anchor_loss, zero_masked
 
 # Default number of scores per tile: 8 MiB in float32; a loss allocates a few such buffers.
@@ -248,7 +248,7 @@ class TileRows(NamedTuple):
             chosen = cls(*(max(least, size // n_keys) for least, size in (gpu, other)))
         else:
             chosen = cls(_SYMBOLIC_ROWS, _SYMBOLIC_ROWS)
-        return cls(*(min(of, n) for of in chosen)) if is_static(n) else chosen
+        return cls(*(min(count, n) for count in chosen)) if is_static(n) else chosen
 
 
 class Samples(NamedTuple):
@@ -396,10 +396,10 @@ def _scan_sum_and_gradient(
     tile_sum: TileSum, rows: int, anchor_values: Any, shared: Any, ids: Samples, keys: Samples
 ) -> tuple[tuple[Array, Array], Any]:
     def add(carry: Any, tile: Any) -> tuple[Any, Any]:
-        tile_values, rest = tile
+        tile_values, anchor_samples = tile
 
         def f(tile_values: Any, shared: Any) -> tuple[Array, Array]:
-            return tile_sum((tile_values, rest), shared, keys)
+            return tile_sum((tile_values, anchor_samples), shared, keys)
 
         sums, (d_tile, d_shared) = jax.value_and_grad(f, (0, 1), has_aux=True)(tile_values, shared)
         return jax.tree.map(jnp.add, carry, (sums, _wide(d_shared))), d_tile
@@ -438,8 +438,8 @@ def tile_sum(loss: Loss, tile: Any, shared: Any, key_samples: Samples) -> tuple[
     hyperparams = {**anchor_values, **shared}
     anchors, pos, keys = (hyperparams.pop(name) for name in ("anchors", "pos", "keys"))
     where = different(ids, key_samples.ids) & real[:, None] & key_samples.real[None, :]
-    losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **hyperparams)
-    return jnp.sum(losses), jnp.sum(any_kept(where), dtype=jnp.int32)
+    losses = loss(pos, pairwise_scores(anchors, keys), where=where, reduce_fn=None, **hyperparams)
+    return jnp.sum(losses), jnp.sum(any_unmasked(where), dtype=jnp.int32)
 
 
 def _wide(tree: Any) -> Any:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
-from .._reduce import ReduceFn, count_kept, masked_mean
+from .._reduce import ReduceFn, count_unmasked, masked_mean
 from ..stats import ranks
 from ..weights import top_k_threshold
 from ._common import all_positives, finish, margins, per_anchor_loss, prepare
@@ -67,9 +67,9 @@ def softmax_at_k(
     top_fraction = per_anchor("top_fraction", top_fraction, a.pos.shape, a.pos.dtype)
     if threshold is None:
         positives, keep = all_positives(a), None
-        if a.where is not None and a.kept is not None:
-            of_pos = jnp.broadcast_to(a.kept[..., None], positives.shape)
-            keep = jnp.concatenate([of_pos, a.where], axis=-1)
+        if a.where is not None and a.valid is not None:
+            pos_mask = jnp.broadcast_to(a.valid[..., None], positives.shape)
+            keep = jnp.concatenate([pos_mask, a.where], axis=-1)
         beta = top_k_threshold(
             jnp.concatenate([positives, a.neg], axis=-1), top_fraction=top_fraction, where=keep
         )
@@ -78,8 +78,8 @@ def softmax_at_k(
         beta = jnp.asarray(threshold, a.pos.dtype)
     t_w = per_anchor("weight_temperature", weight_temperature, a.pos.shape, a.pos.dtype)
     weight = jax.lax.stop_gradient(jax.nn.sigmoid((a.pos - beta) / t_w))
-    if a.kept is not None:
-        weight = jnp.where(a.kept, weight, 0)
+    if a.valid is not None:
+        weight = jnp.where(a.valid, weight, 0)
     log_sum = log_sum_exp(a.neg / a.temperature, where=a.where)
     return finish(weight * softplus(log_sum - a.pos / a.temperature), a, reduce_fn)
 
@@ -130,7 +130,7 @@ def lambda_loss_at_k(
     leads = own >= a.neg
     above = jnp.sum(~leads, axis=-1, keepdims=True, where=a.where)
     own_rank = 1 + above.astype(dtype)
-    n = expand_anchor_axis(count_kept(a.neg, a.where))
+    n = expand_anchor_axis(count_unmasked(a.neg, a.where))
     neg_rank = (1 + n - ranks(a.neg, where=a.where)).astype(dtype) + leads.astype(dtype)
     difference = jnp.maximum(jnp.abs(own_rank - neg_rank), 1)  # may be 0 where masked
     last = jnp.maximum(own_rank, neg_rank)

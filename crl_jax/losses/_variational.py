@@ -91,10 +91,10 @@ def variational_bpr(
     c_pos, c_neg, h_pos, h_neg = (
         expand_anchor_axis(per_anchor(name, value, batch, dtype)) for name, value in numbers.items()
     )
-    kept = None
-    if a.kept is not None:
-        kept = jnp.broadcast_to(a.kept[..., None], positives.shape)
-    alpha = _posterior("pos_log_prior", pos_log_prior, pos, 1 / c_pos - h_pos, positives, kept)
+    pos_mask = None
+    if a.valid is not None:
+        pos_mask = jnp.broadcast_to(a.valid[..., None], positives.shape)
+    alpha = _posterior("pos_log_prior", pos_log_prior, pos, 1 / c_pos - h_pos, positives, pos_mask)
     beta = _posterior("neg_log_prior", neg_log_prior, neg, h_neg - 1 / c_neg, negatives, a.where)
 
     if objective == "exact":

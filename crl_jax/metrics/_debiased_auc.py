@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import TauPlus, check_arguments, per_anchor
-from .._reduce import count_kept
+from .._reduce import count_unmasked
 from .._search import count_below
 
 
@@ -77,7 +77,9 @@ def debiased_auc(
     rows = pos.reshape(n_rows, pos.shape[-1]), neg.reshape(n_rows, neg.shape[-1])
     keep_pos, keep = _mask(where_pos, rows[0]), _mask(where, rows[1])
     compare = _zero_one if surrogate == "zero_one" else _sigmoid
-    n_pos, n = (count_kept(*x).astype(pos.dtype) for x in ((rows[0], keep_pos), (rows[1], keep)))
+    n_pos, n = (
+        count_unmasked(*x).astype(pos.dtype) for x in ((rows[0], keep_pos), (rows[1], keep))
+    )
     biased = jnp.sum(compare(*rows, keep) / n[:, None], axis=-1, where=keep_pos) / n_pos
     missing = jnp.any(jnp.isnan(rows[0]) & keep_pos, -1) | jnp.any(jnp.isnan(rows[1]) & keep, -1)
     compared = jnp.any(keep_pos, axis=-1) & jnp.any(keep, axis=-1)

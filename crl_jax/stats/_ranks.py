@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._checks import check_count, check_range, check_shape, is_static
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments, expand_anchor_axis
-from .._reduce import count_kept
+from .._reduce import count_unmasked
 from .._search import count_below, ranks_by_sorting
 from ..kernels import bitonic_ranks
 
@@ -19,7 +19,7 @@ from ..kernels import bitonic_ranks
 # takes 9 ns in rows of 512, 31 in rows of 2,048 and 138 in rows of 8,192; sorting and searching
 # takes 134, 156 and 191, the sorting network 22, 32 and 37, provided there are several rows.
 _LARGEST_ALL_PAIRS = 2048
-_LARGEST_ALL_PAIRS_OF_FEW = 8192
+_LARGEST_ALL_PAIRS_FEW_ROWS = 8192
 _FEW_ROWS = 8
 # Longest row for one fused reduction: XLA on CPUs does not vectorise longer ones (a row of 64 takes
 # six times as long as in blocks of 16), which are valid block by block.
@@ -65,7 +65,7 @@ def ranks(
     if where is not None:  # NaN compares false and is never valid
         scores = jnp.where(where, scores, jnp.nan)
     rows = scores.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
-    return _ranks_of_rows(rows).reshape(scores.shape)
+    return _rank_rows(rows).reshape(scores.shape)
 
 
 @check_arguments
@@ -167,7 +167,7 @@ def ecdf(
     [0.75 0.25 0.75 1.  ]
     """
     (scores,) = at_least_float32(scores)
-    rank, count = ranks(scores, where=where), expand_anchor_axis(count_kept(scores, where))
+    rank, count = ranks(scores, where=where), expand_anchor_axis(count_unmasked(scores, where))
     # XLA may divide by multiplying with 1/N, and 49 * (1/49) is not 1.
     share = jnp.where(rank == count, 1, rank.astype(scores.dtype) / count.astype(scores.dtype))
     return _propagate_nan(share, scores, where)
@@ -206,7 +206,7 @@ def binned_ecdf(
     """
     (scores,) = at_least_float32(scores)
     rank = binned_ranks(scores, bins=bins, where=where)
-    share = rank / expand_anchor_axis(count_kept(scores, where)).astype(scores.dtype)
+    share = rank / expand_anchor_axis(count_unmasked(scores, where)).astype(scores.dtype)
     return _propagate_nan(share, scores, where)
 
 
@@ -246,12 +246,12 @@ def _propagate_nan(values: Array, scores: Array, where: Array | None) -> Array:
 
 
 @jax.jit  # a call outside jit would otherwise compile the platforms' forms each time
-def _ranks_of_rows(scores: Float[Array, "rows n"]) -> Int[Array, "rows n"]:
+def _rank_rows(scores: Float[Array, "rows n"]) -> Int[Array, "rows n"]:
     rows, n = scores.shape
     if is_static(n) and n <= _LARGEST_FUSED:
         return _ranks_by_fused_pairs(scores)
     few = is_static(rows) and rows < _FEW_ROWS
-    largest = _LARGEST_ALL_PAIRS_OF_FEW if few else _LARGEST_ALL_PAIRS
+    largest = _LARGEST_ALL_PAIRS_FEW_ROWS if few else _LARGEST_ALL_PAIRS
     if is_static(n) and n <= largest:
         on_cpu = _ranks_by_pairs
     else:

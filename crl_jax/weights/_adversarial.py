@@ -11,7 +11,7 @@ from .. import _hyperparams as hp
 from .._checks import check_negatives, check_shape
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
-from .._reduce import count_kept
+from .._reduce import count_unmasked
 from .._scaling import subtract_row_max
 
 
@@ -84,7 +84,7 @@ def _maximizer(neg: Array, eta: Array, temperature: Array, where: Array | None) 
         gap = jnp.where(where, gap, 0)
     spread = jnp.max(gap, axis=-1, keepdims=True)
     gap = gap / jnp.where(spread == 0, 1, spread)
-    count = expand_anchor_axis(count_kept(neg, where)).astype(dtype)
+    count = expand_anchor_axis(count_unmasked(neg, where)).astype(dtype)
 
     def tilted(log_tilt: Array) -> tuple[Array, Array, Array]:
         """Weights before normalisation, less 1; their mean; and the logarithm of the weights."""

@@ -69,8 +69,8 @@ def posterior_calibration(
     """
     check_count("bins", bins)
     p, y, keep = flatten_labelled(posterior, "is_true", is_true, where)
-    place = jnp.clip(jnp.floor(jnp.where(jnp.isnan(p), 0, p) * bins), 0, bins - 1)
-    return Calibration(*reliability(place, p, y, keep, bins))
+    bin_index = jnp.clip(jnp.floor(jnp.where(jnp.isnan(p), 0, p) * bins), 0, bins - 1)
+    return Calibration(*reliability(bin_index, p, y, keep, bins))
 
 
 @check_arguments
@@ -106,8 +106,8 @@ def weights_auc(
     w, y, keep = flatten_labelled(weights, "is_true", is_true, where)
     true, false = keep & (y > 0), keep & (y == 0)
     # Counts among true negatives only: ranks among all samples lose precision if these are few.
-    others = jnp.where(true, w, jnp.nan)
-    below = count_below(others, w, "left") + count_below(others, w, "right")  # ties count one half
+    true_w = jnp.where(true, w, jnp.nan)
+    below = count_below(true_w, w, "left") + count_below(true_w, w, "right")  # ties count one half
     n_true, n_false = (jnp.sum(side).astype(w.dtype) for side in (true, false))
     above = 1 - below.astype(w.dtype) / (2 * jnp.maximum(n_true, 1))
     auc = jnp.where((n_true > 0) & (n_false > 0), masked_mean(above, where=false), 0.5)

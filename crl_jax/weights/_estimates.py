@@ -168,20 +168,20 @@ def estimate_tau_plus(
       <https://arxiv.org/abs/2111.00980>`_, 2021, Algorithm 1; for ``upper`` Blanchard et al.,
       *Semi-Supervised Novelty Detection*, 2010.
 
-    >>> pos, rest = jnp.linspace(1.0, 3.0, 1000), jnp.linspace(-2.0, 1.5, 9000)
-    >>> found = estimate_tau_plus(pos, jnp.concatenate([rest, pos]))  # 1,000 of 10,000
-    >>> print(f"{found.tau_plus:.3f} {found.upper:.3f}")
+    >>> pos, neg = jnp.linspace(1.0, 3.0, 1000), jnp.linspace(-2.0, 1.5, 9000)
+    >>> estimate = estimate_tau_plus(pos, jnp.concatenate([neg, pos]))  # 1,000 of 10,000
+    >>> print(f"{estimate.tau_plus:.3f} {estimate.upper:.3f}")
     0.100 0.125
     """
     check_shape("unlabelled", unlabelled, (*pos.shape[:-1], *unlabelled.shape[-1:]))
     pos, unlabelled = at_least_float32(pos, unlabelled)
     dtype = pos.dtype
-    kept = _unmasked("where_pos", pos, where_pos)
-    kept_unlabelled = _unmasked("where_unlabelled", unlabelled, where_unlabelled)
-    estimate = _least_ratio(kept, kept_unlabelled, jnp.asarray(confidence, dtype))
+    valid_pos = _unmasked("where_pos", pos, where_pos)
+    valid_unlabelled = _unmasked("where_unlabelled", unlabelled, where_unlabelled)
+    estimate = _least_ratio(valid_pos, valid_unlabelled, jnp.asarray(confidence, dtype))
 
-    is_empty = (kept.n == 0) | (kept_unlabelled.n == 0)
-    has_nan = _has_nan(kept) | _has_nan(kept_unlabelled)
+    is_empty = (valid_pos.n == 0) | (valid_unlabelled.n == 0)
+    has_nan = _has_nan(valid_pos) | _has_nan(valid_unlabelled)
     return TauPlusEstimate(
         *(jnp.where(has_nan, jnp.nan, jnp.where(is_empty, 1, value)) for value in estimate)
     )
@@ -202,9 +202,9 @@ def _unmasked(name: str, scores: Array, where: Array | None) -> _UnmaskedScores:
     return _UnmaskedScores(scores, where, jnp.sum(where, axis=-1, dtype=jnp.int32))
 
 
-def _has_nan(kept: _UnmaskedScores) -> Array:
+def _has_nan(sample: _UnmaskedScores) -> Array:
     """Whether a row has an unmasked NaN score."""
-    return jnp.any(kept.where & jnp.isnan(kept.scores), axis=-1)
+    return jnp.any(sample.where & jnp.isnan(sample.scores), axis=-1)
 
 
 def _least_ratio(
@@ -218,18 +218,18 @@ def _least_ratio(
     bound = (q_u + (1 + _SLACK) * (error_u + error_p)) / q_p
     best = jnp.argmin(jnp.where(pos.where, bound, jnp.inf), axis=-1, keepdims=True)
     ratio = jnp.take_along_axis(q_u / q_p, best, axis=-1)[..., 0]
-    sure = pos.where & (q_p > error_p)
-    room = jnp.where(sure, q_p - error_p, 1)
-    upper = jnp.min(jnp.where(sure, (q_u + error_u) / room, 1), axis=-1, initial=1)
+    is_reliable = pos.where & (q_p > error_p)
+    room = jnp.where(is_reliable, q_p - error_p, 1)
+    upper = jnp.min(jnp.where(is_reliable, (q_u + error_u) / room, 1), axis=-1, initial=1)
     return jnp.minimum(ratio, upper), upper
 
 
 def _share_above(
-    kept: _UnmaskedScores, thresholds: Array, confidence: Array
+    sample: _UnmaskedScores, thresholds: Array, confidence: Array
 ) -> tuple[Array, Array]:
     """Fraction of valid scores at or above each threshold, and its uniform (DKW) error bound."""
-    n = jnp.maximum(kept.n, 1)
-    above = (n[..., None] - count_below(kept.scores, thresholds, "left")).astype(thresholds.dtype)
+    n = jnp.maximum(sample.n, 1)
+    above = (n[..., None] - count_below(sample.scores, thresholds, "left")).astype(thresholds.dtype)
     n = n.astype(thresholds.dtype)
     error = jnp.sqrt(jnp.log(4 / (1 - confidence)) / (2 * n))
     return above / n[..., None], error[..., None]

@@ -23,7 +23,7 @@ from .._density_ratio import density_ratio, end_densities, target_proportions
 from .._floats import at_least_float32, rounded
 from .._gaussian import gaussian_exponents
 from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
-from .._reduce import count_kept
+from .._reduce import count_unmasked
 from .._scaling import subtract_row_max
 from ..stats import map_binned_ranks, ranks
 
@@ -160,7 +160,7 @@ def _relative_density(
     alpha = per_anchor("alpha", alpha, batch, dtype)
     easy, hard = expand_anchor_axis(easy), expand_anchor_axis(hard)
 
-    n = expand_anchor_axis(count_kept(neg, where)).astype(dtype)
+    n = expand_anchor_axis(count_unmasked(neg, where)).astype(dtype)
     small, big = map(expand_anchor_axis, end_densities(alpha, tau_plus))
     at = partial(density_ratio, n=n, easy=easy, hard=hard, small=small, big=big)
     if bins is None:
@@ -219,7 +219,7 @@ def hard_weights(
     below, _ = subtract_row_max(neg)
     below = below / jnp.asarray(temperature, neg.dtype)
     tilt = beta * jnp.maximum(below, float(jnp.finfo(neg.dtype).min))
-    count = expand_anchor_axis(count_kept(neg, where)).astype(neg.dtype)
+    count = expand_anchor_axis(count_unmasked(neg, where)).astype(neg.dtype)
     return count * jax.nn.softmax(tilt, axis=-1, where=where)
 
 
@@ -268,5 +268,5 @@ def gaussian_weights(
     check_shape("where", where, neg.shape)
     (neg,) = at_least_float32(neg)
     exponents = gaussian_exponents(neg, mu, sigma, where)
-    count = expand_anchor_axis(count_kept(neg, where)).astype(neg.dtype)
+    count = expand_anchor_axis(count_unmasked(neg, where)).astype(neg.dtype)
     return count * jax.nn.softmax(exponents, axis=-1, where=where)

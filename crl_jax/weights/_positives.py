@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_shape
-from .._floats import at_least_float32, share_of
+from .._floats import at_least_float32, multiply_share
 from .._hyperparams import DropRate, NonNegative, Share, check_arguments, per_anchor
 from ..stats import Distribution
 
@@ -160,11 +160,11 @@ def small_loss_weights(
     check_shape("where", where, losses.shape)
     check_shape("drop_rate", drop_rate, ())
     (losses,) = at_least_float32(losses)
-    kept = jnp.ones(losses.shape, bool) if where is None else where
+    keep = jnp.ones(losses.shape, bool) if where is None else where
 
-    n = jnp.sum(kept)
-    dropped = jnp.floor(share_of(jnp.asarray(drop_rate, losses.dtype), n)).astype(n.dtype)
-    ascending = jnp.lexsort((losses.ravel(), ~kept.ravel()))  # stable; NaN sorts last
+    n = jnp.sum(keep)
+    dropped = jnp.floor(multiply_share(jnp.asarray(drop_rate, losses.dtype), n)).astype(n.dtype)
+    ascending = jnp.lexsort((losses.ravel(), ~keep.ravel()))  # stable; NaN sorts last
     counts = jnp.arange(losses.size) < n - dropped
     counts = jnp.zeros(losses.size, bool).at[ascending].set(counts, unique_indices=True)
     return counts.reshape(losses.shape).astype(losses.dtype)

@@ -96,8 +96,8 @@ def _ramp(progress: Array, start: float, end: Scalar, until: Scalar) -> Array:
     """Linear ramp from ``start`` to ``end``, which is reached exactly."""
     (progress,) = at_least_float32(progress)
     end, until = (jnp.asarray(value, progress.dtype) for value in (end, until))
-    risen = progress >= until
-    share = jnp.where(risen, 1, progress / jnp.where(until == 0, 1, until))
+    is_complete = progress >= until
+    share = jnp.where(is_complete, 1, progress / jnp.where(until == 0, 1, until))
     return start * (1 - share) + end * share
 
 

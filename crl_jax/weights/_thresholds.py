@@ -8,9 +8,9 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._checks import check_negatives, check_shape
-from .._floats import at_least_float32, share_of
+from .._floats import at_least_float32, multiply_share
 from .._hyperparams import Range, check_arguments, per_anchor
-from .._reduce import count_kept
+from .._reduce import count_unmasked
 
 FalseShare = Annotated[hp.PerAnchor, Range(0.0, 1.0, high_open=True)]
 
@@ -71,7 +71,7 @@ def update_threshold(
     share = per_anchor("share", share, batch, neg.dtype)
     learning_rate = per_anchor("learning_rate", learning_rate, batch, neg.dtype)
 
-    count = count_kept(neg, where)
+    count = count_unmasked(neg, where)
     above = neg > threshold[..., None]
     above = jnp.sum(above if where is None else above & where, axis=-1, dtype=neg.dtype)
     moved = threshold - learning_rate * (share - above / count.astype(neg.dtype))
@@ -94,7 +94,7 @@ def _upper_quantile(
     """The score of each row that ``floor(share * count)`` others exceed, without ties."""
     del threshold
     ordered = jnp.sort(neg if where is None else jnp.where(where, neg, -jnp.inf), axis=-1)
-    exceeding = jnp.floor(share_of(share, count)).astype(count.dtype)
+    exceeding = jnp.floor(multiply_share(share, count)).astype(count.dtype)
     exceeding = jnp.minimum(exceeding, count - 1)
     place = neg.shape[-1] - 1 - exceeding
     place = jnp.broadcast_to(place, neg.shape[:-1])[..., None]

@@ -6,9 +6,9 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _hyperparams as hp
 from .._checks import check_shape
-from .._floats import at_least_float32, share_of
+from .._floats import at_least_float32, multiply_share
 from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
-from .._reduce import count_kept
+from .._reduce import count_unmasked
 from ..stats import ranks
 
 
@@ -52,9 +52,9 @@ def top_k_threshold(
     dtype = scores.dtype
     is_number = ~jnp.isnan(scores)
     where = is_number if where is None else where & is_number
-    n = count_kept(scores, where)
+    n = count_unmasked(scores, where)
     q = per_anchor("top_fraction", top_fraction, scores.shape[:-1], dtype)
-    k = jnp.ceil(share_of(q, n)).astype(jnp.int32)
+    k = jnp.ceil(multiply_share(q, n)).astype(jnp.int32)
     rank = ranks(scores, where=where)
     above = expand_anchor_axis(n) - rank
     is_top = (rank > 0) & (above < expand_anchor_axis(jnp.maximum(k, 1)))

@@ -41,7 +41,7 @@ def way(request, monkeypatch):
         for limit in ("FUSED", "ALL_PAIRS", "ALL_PAIRS_OF_FEW", "ALL_PAIRS_ON_TPU"):
             monkeypatch.setattr(_ranks, f"_LARGEST_{limit}", 0)
         monkeypatch.setattr(_ranks, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
-    with forms_for(on, _ranks._ranks_of_rows):
+    with forms_for(on, _ranks._rank_rows):
         yield request.param
 
 
