@@ -197,9 +197,9 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
         where: Bool[Array, "batch"],
     ) -> Float[Array, ""]:
         z, z_other, unique = normalize(first[ids]), normalize(second[ids]), distinct(ids, where)
-        others = unique[:, None] & unique[None, :] & (ids[:, None] != ids[None, :])
+        is_negative = unique[:, None] & unique[None, :] & (ids[:, None] != ids[None, :])
         losses = self.loss_fn(
-            jnp.sum(z * z_other, axis=-1), z @ z_other.T, where=others, reduce_fn=None,
+            jnp.sum(z * z_other, axis=-1), z @ z_other.T, where=is_negative, reduce_fn=None,
             **self.hyperparams,
         )  # fmt: skip
         return masked_mean(losses, where=unique).astype(jnp.float32)

@@ -296,8 +296,10 @@ def fit_ranking(
         eval_every=stopping.eval_every,
         stop_at=stopping.stop_at,
     )
-    given = {path: name for name, path in placed.items()}
-    run_params = {given.get(path, path): values for path, values in fitted.run_params.items()}
+    original_paths = {path: name for name, path in placed.items()}
+    run_params = {
+        original_paths.get(path, path): values for path, values in fitted.run_params.items()
+    }
     fields = {**vars(fitted), "run_params": run_params}
     weights = None
     if task.confidence is not None:

@@ -274,10 +274,10 @@ def mask_false_negatives(
         lambda: old,
     )
     used = jnp.where(active, new, jnp.nan)  # which no score exceeds
-    kept = inputs.where & ~(inputs.neg > jnp.tile(used, n_views)[:, None])
-    removed = 1 - jnp.sum(kept) / jnp.maximum(jnp.sum(inputs.where), 1)
+    retained = inputs.where & ~(inputs.neg > jnp.tile(used, n_views)[:, None])
+    removed = 1 - jnp.sum(retained) / jnp.maximum(jnp.sum(inputs.where), 1)
     thresholds = thresholds.at[index].set(new, mode="drop")
-    return inputs._replace(where=kept), thresholds, removed.astype(jnp.float32)
+    return inputs._replace(where=retained), thresholds, removed.astype(jnp.float32)
 
 
 def update_denominators(
@@ -299,5 +299,5 @@ def update_denominators(
     )  # fmt: skip
     mean = reduce(jnp.logaddexp, jnp.split(new, n_views)) - jnp.log(float(n_views))
     # An anchor that never had a negative has -inf, and the loss 0.
-    of_anchors = jnp.where(jnp.isneginf(new), 0, new)
-    return log_means.at[index].set(mean, mode="drop"), of_anchors
+    anchor_means = jnp.where(jnp.isneginf(new), 0, new)
+    return log_means.at[index].set(mean, mode="drop"), anchor_means

@@ -156,8 +156,8 @@ class NeighborContrast(ContrastiveAuxiliaryLoss):
         where: Bool[Array, "batch"],
     ) -> Float[Array, ""]:
         z, unique = normalize(table[ids]).astype(jnp.float32), distinct(ids, where)
-        pos, neg, others = clustering.scores(z, ids)
+        pos, neg, is_negative = clustering.scores(z, ids)
         losses = self.loss_fn(
-            pos, neg, where=others & unique[:, None], reduce_fn=None, **self.hyperparams
+            pos, neg, where=is_negative & unique[:, None], reduce_fn=None, **self.hyperparams
         )
         return masked_mean(losses, where=unique).astype(jnp.float32)

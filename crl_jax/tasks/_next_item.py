@@ -113,8 +113,8 @@ class NextItem(Task):
         if self.negatives == "all":
             return SequenceBatch(items, None)
         if self.negatives == "unseen":
-            drawn = sample_absent(key, sequences, self.n_items, shape[1] * n)
-            return SequenceBatch(items, drawn.reshape(shape))
+            samples = sample_absent(key, sequences, self.n_items, shape[1] * n)
+            return SequenceBatch(items, samples.reshape(shape))
         other = randint_below(key, shape, jnp.int32(self.n_items - 1))
         return SequenceBatch(items, other + (other >= items[:, 1:, None]))
 

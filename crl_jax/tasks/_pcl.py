@@ -103,7 +103,7 @@ class PCL(MoCo):
             )  # fmt: skip
 
         clusterings = jax.lax.cond(
-            self._warmed_up(epoch), cluster, lambda old: old, model_state.clusterings
+            self._is_warmed_up(epoch), cluster, lambda old: old, model_state.clusterings
         )
         return model_state._replace(clusterings=clusterings)
 
@@ -122,7 +122,7 @@ class PCL(MoCo):
             ctx.mean(self._prototype_losses(query, batch.indices, clustering))
             for clustering in model_state.clusterings
         ]
-        term = jnp.where(self._warmed_up(ctx.epoch), sum(terms) / len(terms), 0)
+        term = jnp.where(self._is_warmed_up(ctx.epoch), sum(terms) / len(terms), 0)
         metrics = {**metrics, "instances": loss, "prototypes": term}
         return loss + term, (model_state._replace(moco=moco), metrics)
 
@@ -130,7 +130,7 @@ class PCL(MoCo):
         """Updates the momentum encoder."""
         return model_state._replace(moco=super().after_update(params, model_state.moco))
 
-    def _warmed_up(self, epoch: Int[Array, ""]) -> Array:
+    def _is_warmed_up(self, epoch: Int[Array, ""]) -> Array:
         return epoch.astype(jnp.float32) >= jnp.asarray(self.warm_up, jnp.float32)
 
     def _target_features(self, moco: MoCoState) -> Float[Array, "n dim"]:

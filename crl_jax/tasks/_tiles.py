@@ -56,15 +56,15 @@ def first_inputs(
       real: False for keys of padding.
       labels: Classes of the keys.
     """
-    few = _FUSED_ANCHORS if isinstance(tile, str) else max(tile, AUC_ANCHORS)
+    rows = _FUSED_ANCHORS if isinstance(tile, str) else max(tile, AUC_ANCHORS)
     # In full float32: these scores are only ranked.
     scores = jax.lax.stop_gradient(
         jnp.matmul(
-            anchors[:few], keys.T, precision=jax.lax.Precision.HIGHEST,
+            anchors[:rows], keys.T, precision=jax.lax.Precision.HIGHEST,
             preferred_element_type=jnp.float32,
         )
     )  # fmt: skip
-    where = real[:few, None] & real[None, :] & (examples[:few, None] != examples[None, :])
-    pos = jnp.take_along_axis(scores, positives[:few, None], axis=1)[:, 0]
-    classes = class_masks(None if labels is None else labels[:few], labels)
+    where = real[:rows, None] & real[None, :] & (examples[:rows, None] != examples[None, :])
+    pos = jnp.take_along_axis(scores, positives[:rows, None], axis=1)[:, 0]
+    classes = class_masks(None if labels is None else labels[:rows], labels)
     return LossInputs(pos, scores, where, classes)

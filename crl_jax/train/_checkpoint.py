@@ -43,8 +43,10 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, meta: dict[str, Any
     arrays, dtypes = {}, {}
     names = [*_names(tree, "/"), _HEADER]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"`tree` must have one leaf of each name besides {_HEADER}, got {twice}.")
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(
+            f"`tree` must have one leaf of each name besides {_HEADER}, got {repeated}."
+        )
     for name, leaf in _leaves_by_name(tree, "/").items():
         array = np.asarray(leaf)
         if array.dtype.hasobject:

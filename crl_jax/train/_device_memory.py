@@ -40,10 +40,10 @@ def check_device_memory(
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if not limit:
         return
-    made = trace_state()
-    state = device_bytes(made, sharding)
+    shapes = trace_state()
+    state = device_bytes(shapes, sharding)
     is_row = isinstance(optimizer, RowOptimizer)
-    tables = made.state.params, made.state.opt_state if is_row else ()
+    tables = shapes.state.params, shapes.state.opt_state if is_row else ()
     temporary = 0
     if not is_row:
         temporary = device_bytes(tables, sharding)

@@ -239,15 +239,15 @@ def run_epochs_by_threads(state: RunStates, *, runs: dict[str, Array], **fixed: 
     compiles the program once for its many short trainings and the few complete ones.
     """
     first = slice_run((state, runs), 0)
-    others = (slice_run((state, runs), i) for i in range(1, len(runs["seed"])))
+    remaining = (slice_run((state, runs), i) for i in range(1, len(runs["seed"])))
     # Compiled here, since settings of JAX, such as type promotion, may hold for one thread only.
     program = run_epochs.lower(first[0], runs=first[1], **fixed).compile()
     arrays = {name: x for name, x in fixed.items() if name not in _STATIC}
 
-    def train(of_run: tuple[RunStates, dict[str, Array]]) -> _Measured:
-        return jax.block_until_ready(program(of_run[0], runs=of_run[1], **arrays))
+    def train(run: tuple[RunStates, dict[str, Array]]) -> _Measured:
+        return jax.block_until_ready(program(run[0], runs=run[1], **arrays))
 
-    return _stack_runs([*thread_map(train, chain([first], others))])
+    return _stack_runs([*thread_map(train, chain([first], remaining))])
 
 
 @jax.jit
@@ -339,15 +339,15 @@ def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] 
 
 def replace_leaf(tree: Any, path: str, value: Any) -> Any:
     """Returns the tree with the leaf at a path of names, joined by dots, replaced."""
-    head, _, rest = path.partition(".")
+    head, _, tail = path.partition(".")
     names = list(tree) if isinstance(tree, Mapping) else [
         f.name for f in dataclasses.fields(tree) if not f.metadata.get("static")
     ]  # fmt: skip
     if head not in names:
         raise ValueError(f"`sweep` must name leaves, which are {sorted(names)}, got {head!r}.")
-    if rest:
+    if tail:
         child = tree[head] if isinstance(tree, Mapping) else getattr(tree, head)
-        value = replace_leaf(child, rest, value)
+        value = replace_leaf(child, tail, value)
     if isinstance(tree, Mapping):
         return {**tree, head: value}
     return dataclasses.replace(tree, **{head: value})

@@ -165,13 +165,13 @@ def successive_halving(
         spent += result.seconds
         return result
 
-    kept = {candidate for group in groups for candidate in group}
+    survivors = {candidate for group in groups for candidate in group}
     ranked: list[tuple[float, int, int]] = []
     for rung, n_epochs in enumerate(epochs):
         # Equal shares of the remaining time for the remaining rungs.
         share, began, scores = (limit - spent) / (len(epochs) - rung), spent, []
         for group in groups:
-            chosen = tuple(candidate for candidate in group if candidate in kept)
+            chosen = tuple(candidate for candidate in group if candidate in survivors)
             if not chosen or (scores and spent - began >= share):
                 continue
             result = train(rung, chosen)
@@ -186,16 +186,16 @@ def successive_halving(
             cost = (spent - began) / len(scores) / ratio  # seconds of a candidate in the next rung
             share = (limit - spent) / (len(epochs) - rung - 1)
             affordable = share / cost if cost else np.inf
-            order = _best_of_each_first([candidate for _, candidate, _ in ranked], labels)
+            order = _put_best_per_label_first([candidate for _, candidate, _ in ranked], labels)
             n_labels = 1 if labels is None else len({labels[i] for i in order})
-            usual = round(len(scores) * ratio) if keep is None else keep
-            most = min(max(usual, n_labels), affordable)
-            kept = {*order[: max(1, int(most))]}
+            target = round(len(scores) * ratio) if keep is None else keep
+            n_survivors = min(max(target, n_labels), affordable)
+            survivors = {*order[: max(1, int(n_survivors))]}
     score, best, epoch = ranked[0]
     return HalvingResult(best, epoch, score, tuple(trained))
 
 
-def _best_of_each_first(ranked: list[int], labels: Sequence[Hashable] | None) -> list[int]:
+def _put_best_per_label_first(ranked: list[int], labels: Sequence[Hashable] | None) -> list[int]:
     """Reorders candidates so that the best of each label precede the others."""
     if labels is None:
         return ranked

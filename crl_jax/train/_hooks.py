@@ -129,8 +129,8 @@ class EarlyStopping(Hook):
         params, score = jax.tree.map(
             lambda new, old: jnp.where(better, new, old), (state.params, score), hook_state[:2]
         )
-        waited = jnp.int32(0) if self.metric is None else report.epoch - epoch
-        return BestState(params, score, epoch), {}, waited >= self.patience
+        epochs_since_best = jnp.int32(0) if self.metric is None else report.epoch - epoch
+        return BestState(params, score, epoch), {}, epochs_since_best >= self.patience
 
 
 @pytree_dataclass

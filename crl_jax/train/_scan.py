@@ -155,10 +155,10 @@ def run_steps(
     draw_ahead = len(steps.indices) * size <= _MAX_DRAWN_AHEAD
     batches = None
     if draw_ahead:
-        some = -(-_MAX_DRAWN_AT_ONCE // size)
+        batch_size = -(-_MAX_DRAWN_AT_ONCE // size)
         batches = jax.lax.platform_dependent(
             (steps.key, steps.indices, steps.data),
-            tpu=partial(jax.lax.map, lambda x: draw(*x), batch_size=some),
+            tpu=partial(jax.lax.map, lambda x: draw(*x), batch_size=batch_size),
             default=lambda x: jax.vmap(draw)(*x),
         )
 

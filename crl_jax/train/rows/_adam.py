@@ -84,8 +84,8 @@ def adam(
     check_range("eps", eps, 0, math.inf, low_open=True, high_open=True)
     schedule, ratio, ratio_eps = as_schedule(learning_rate), b1 / math.sqrt(b2), b1 / b2
     n_terms = 1 if b1 == 0 else math.ceil(math.log(_TRUNCATION) / math.log(ratio_eps))
-    ahead = np.arange(1, n_terms + 1, dtype=np.int32)
-    powers, powers_eps = (np.float32(base**ahead) for base in (ratio, ratio_eps))
+    steps_ahead = np.arange(1, n_terms + 1, dtype=np.int32)
+    powers, powers_eps = (np.float32(base**steps_ahead) for base in (ratio, ratio_eps))
 
     def bias_corrections(count: Array) -> tuple[Array, Array]:
         count = count.astype(jnp.float32)
@@ -93,7 +93,7 @@ def adam(
 
     def future_sums(count: Array) -> tuple[Array, Array]:
         """C and E after ``count`` steps."""
-        counts = count + ahead
+        counts = count + steps_ahead
         mu_correction, nu_correction = bias_corrections(counts)
         size = schedule(counts - 1) / mu_correction
         future = jnp.sum(powers * size * jnp.sqrt(nu_correction))

@@ -89,8 +89,8 @@ class Packing:
         if not self.in_place:
             return slots
         place = slots % self.dim  # a tile of ids has as many slots as the table has columns
-        apart = n_slots * _SUBLANES // self.dim
-        index = place // _SUBLANES * apart + slots // self.dim * _SUBLANES + place % _SUBLANES
+        stride = n_slots * _SUBLANES // self.dim
+        index = place // _SUBLANES * stride + slots // self.dim * _SUBLANES + place % _SUBLANES
         return jnp.where(slots < n_slots, index, n_slots)
 
     def merge(self, inside: list[Array], others: Any) -> Any:
@@ -169,11 +169,11 @@ def pack(table: Float[Array, "n dim"], state: TableState) -> tuple[Array, Any]:
     slots = jnp.zeros((-(-n // each), packing.width), table.dtype)
 
     def pack_block(slots: Array, start: Any, size: int) -> Array:
-        rows = [_by_columns(lax.dynamic_slice_in_dim(x, start, size)) for x in inside]
+        rows = [_column_major(lax.dynamic_slice_in_dim(x, start, size)) for x in inside]
         (block,) = packing.join([filled(x, each) for x in rows])
         return lax.dynamic_update_slice_in_dim(slots, block, start // each, 0)
 
-    slots = _over_blocks(pack_block, slots, n, each)
+    slots = _fold_blocks(pack_block, slots, n, each)
     others = tuple(filled(x, each) for x in others)
     n_positions = len(slots) if len(state.position) else 0
     return slots, PackedState((), others, jnp.zeros(n_positions, jnp.int32), packing)
@@ -195,12 +195,12 @@ def unpack(
     def unpack_block(rows: list[Array], start: Any, size: int) -> list[Array]:
         slots = lax.dynamic_slice_in_dim(table, start // each, -(-size // each))
         return [
-            lax.dynamic_update_slice_in_dim(old, _by_columns(new[:size]), start, 0)
+            lax.dynamic_update_slice_in_dim(old, _column_major(new[:size]), start, 0)
             for old, new in zip(rows, packing.split([slots]))
         ]
 
-    rows, *rest = _over_blocks(unpack_block, inside, n, each)
-    rule_state = packing.merge(rest, [x[:n] for x in state.others])
+    rows, *leaves = _fold_blocks(unpack_block, inside, n, each)
+    rule_state = packing.merge(leaves, [x[:n] for x in state.others])
     return rows, TableState(rule_state, old_state.position)
 
 
@@ -219,12 +219,12 @@ def unpacked_table(table: Array, state: Any) -> Float[Array, "n dim"]:
 _BLOCK = 1 << 13
 
 
-def _by_columns(x: Array) -> Array:
+def _column_major(x: Array) -> Array:
     """Constrains a block of rows to the layout of tables, so that XLA does not convert tables."""
     return with_layout_constraint(x, Layout((1, 0)))
 
 
-def _over_blocks(
+def _fold_blocks(
     function: Callable[[Any, Any, int], Any], carry: Any, n: int, per_slot: int
 ) -> Any:
     """Calls ``carry = function(carry, start, size)`` for blocks of whole slots, then for the rest.
@@ -253,7 +253,7 @@ def _pack_in_place(table: Float[Array, "n dim"]) -> Float[Array, "slots 128"]:
         rows = block.transpose(1, 3, 0, 2)  # [tiles, 128, dim / 8, 8]
         return rows.reshape(-1, dim // _SUBLANES, _SUBLANES, LANES).swapaxes(0, 1)
 
-    return _over_tiles(pack_block, tiles).reshape(-1, LANES)
+    return _map_tiles(pack_block, tiles).reshape(-1, LANES)
 
 
 def _unpack_in_place(slots: Float[Array, "slots 128"], dim: int) -> Float[Array, "n dim"]:
@@ -265,12 +265,12 @@ def _unpack_in_place(slots: Float[Array, "slots 128"], dim: int) -> Float[Array,
         rows = block.swapaxes(0, 1).reshape(-1, LANES, dim // _SUBLANES, _SUBLANES)
         return rows.transpose(2, 0, 3, 1)
 
-    columns = _over_tiles(unpack_block, tiles).swapaxes(1, 2)
+    columns = _map_tiles(unpack_block, tiles).swapaxes(1, 2)
     columns = with_layout_constraint(columns, Layout((0, 2, 1, 3)))
     return columns.reshape(dim, n).T
 
 
-def _over_tiles(function: Callable[[Array], Array], tiles: Array) -> Array:
+def _map_tiles(function: Callable[[Array], Array], tiles: Array) -> Array:
     """Replaces blocks of ``tiles``, along their second axis, by functions of them."""
     n = tiles.shape[1]
     size = min(n, max(1, _BLOCK // LANES))
