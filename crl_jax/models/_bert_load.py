@@ -99,7 +99,7 @@ def load_bert(
     settings = _settings(path, arrays, n_heads, dropout, pooling)
     unused = tuple(sorted(name for name in arrays if _UNUSED.match(name)))
     params: dict[str, Any] = {}
-    left = set(arrays) - set(unused)
+    remaining = set(arrays) - set(unused)
     for name, place, shape in _expected_arrays(settings):
         array = arrays.get(name)
         if array is None:
@@ -116,10 +116,10 @@ def load_bert(
         if not np.isfinite(value).all():
             raise DataError(f"{path}: expected finite numbers in {name}, got others.")
         inside[leaf] = jnp.asarray(value.T if leaf == "kernel" else value)
-        left.remove(name)
-    if left:
+        remaining.remove(name)
+    if remaining:
         raise DataError(
-            f"{path}: expected arrays of a BERT, got {', '.join(sorted(left)[:5])} too."
+            f"{path}: expected arrays of a BERT, got {', '.join(sorted(remaining)[:5])} too."
         )
     return LoadedBERT(settings, params, unused)
 
@@ -162,21 +162,21 @@ def _settings(
 ) -> BERT:
     config_path = path.with_name("config.json")
     config = _read_config(config_path) if config_path.exists() else {}
-    found = {own: config[name] for name, own in _CONFIG.items() if name in config}
+    fields = {own: config[name] for name, own in _CONFIG.items() if name in config}
     if n_heads is not None:
-        if found.get("n_heads", n_heads) != n_heads:
+        if fields.get("n_heads", n_heads) != n_heads:
             raise ValueError(
-                f"`n_heads` must be the {found['n_heads']} of {config_path}, got {n_heads}."
+                f"`n_heads` must be the {fields['n_heads']} of {config_path}, got {n_heads}."
             )
-        found["n_heads"] = n_heads
-    if "n_heads" not in found:
+        fields["n_heads"] = n_heads
+    if "n_heads" not in fields:
         raise ValueError("`n_heads` must be given if there is no config.json.")
     for name, value in _config_from_shapes(path, arrays).items():
-        found.setdefault(name, value)
+        fields.setdefault(name, value)
     rate = config.get("hidden_dropout_prob", 0.1) if dropout is None else dropout
     epsilon = config.get("layer_norm_eps", 1e-12)
     try:
-        return BERT(**found, dropout=rate, epsilon=epsilon, pooling=pooling)
+        return BERT(**fields, dropout=rate, epsilon=epsilon, pooling=pooling)
     except ValueError as error:
         where = f"{config_path}: " if config else ""
         raise ValueError(f"{where}{error}") from None
@@ -211,7 +211,7 @@ def _config_from_shapes(path: Path, arrays: Arrays) -> dict[str, int]:
     return {
         "vocab_size": rows("embeddings.word_embeddings.weight"),
         "width": rows("embeddings.LayerNorm.weight"),
-        "n_layers": 1 + max((int(found[1]) for found in layers if found), default=0),
+        "n_layers": 1 + max((int(match[1]) for match in layers if match), default=0),
         "inner_width": rows("encoder.layer.0.intermediate.dense.bias"),
         "n_positions": rows("embeddings.position_embeddings.weight"),
         "n_types": rows("embeddings.token_type_embeddings.weight"),

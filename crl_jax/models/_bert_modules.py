@@ -83,9 +83,9 @@ class BERTModule(DropoutModule):
         if self.settings.pooling == "cls":
             return x[:, 0]
         (wide,) = at_least_float32(x)
-        kept = jnp.where(tokens.mask[:, :, None], wide, 0)
+        masked = jnp.where(tokens.mask[:, :, None], wide, 0)
         n = jnp.maximum(jnp.sum(tokens.mask, axis=1, keepdims=True), 1).astype(wide.dtype)
-        return (jnp.sum(kept, axis=1) / n).astype(x.dtype)
+        return (jnp.sum(masked, axis=1) / n).astype(x.dtype)
 
     def hidden(self, tokens: Tokens) -> Array:
         """Returns token vectors, ``[batch, length, width]``; those of padding are arbitrary.

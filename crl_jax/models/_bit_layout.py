@@ -71,9 +71,9 @@ class BitLayout:
             return bit_product(adjacency, items), bit_product(adjacency, users, True)
 
         if self.mesh is not None:  # kernels cannot be partitioned by the compiler
-            everywhere = PartitionSpec()
+            replicated = PartitionSpec()
             sums = jax.shard_map(
-                sums, mesh=self.mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False
+                sums, mesh=self.mesh, in_specs=replicated, out_specs=replicated, check_vma=False
             )
         user_sums, item_sums = sums(self.adjacency, *tables)
         return scales[0] * user_sums, scales[1] * item_sums

@@ -67,8 +67,8 @@ def blend(members: Sequence[Tables], weights: Sequence[float] | None = None) -> 
 @jax.jit
 def _standardized(tables: Tables) -> Tables:
     """Scales the vectors such that each user's scores over all items have unit variance."""
-    users = tables.users / _largest(tables.users, axis=1)  # neither overflows nor underflows
-    items = tables.items / _largest(tables.items, axis=None)
+    users = tables.users / _max_abs(tables.users, axis=1)  # neither overflows nor underflows
+    items = tables.items / _max_abs(tables.items, axis=None)
     centred = items - items.mean(axis=0, keepdims=True)
     covariance = jnp.matmul(centred.T, centred, precision=_HIGHEST) / len(centred)
     variance = (jnp.matmul(users, covariance, precision=_HIGHEST) * users).sum(axis=1)
@@ -79,7 +79,7 @@ def _standardized(tables: Tables) -> Tables:
     return Tables(users * factors[:, None], items)
 
 
-def _largest(vectors: Float[Array, "n dim"], axis: int | None) -> Float[Array, "..."]:
+def _max_abs(vectors: Float[Array, "n dim"], axis: int | None) -> Float[Array, "..."]:
     """Returns the largest absolute value, or 1 if all are 0."""
     largest = jnp.abs(vectors).max(axis=axis, keepdims=True)
     return jnp.where(largest > 0, largest, 1.0)

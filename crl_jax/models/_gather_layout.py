@@ -42,7 +42,7 @@ class NeighbourSums:
     # Indices for the pieces of longer rows, [n_pieces + 1, width], the last one empty, and sums of
     # pieces to the longer rows; None if no row is longer.
     pieces: Any
-    rest: Any
+    piece_sums: Any
 
     def __call__(
         self, table: Float[Array, "n dim"], scale: Float[Array, "n_sums 1"], true: Bool[Array, ""]
@@ -53,9 +53,9 @@ class NeighbourSums:
 
     def _block_sums(self, table: Array, scale: Array, true: Array) -> list[Array]:
         parts, pieces = _unfused(lambda table: self._sum_all(table, scale), table, true)
-        if self.rest is not None:
+        if self.piece_sums is not None:
             start = sum(len(block) for block in self.blocks)
-            parts += self.rest._block_sums(pieces, scale[start:], true)
+            parts += self.piece_sums._block_sums(pieces, scale[start:], true)
         return parts
 
     def _sum_all(self, table: Array, scale: Array) -> tuple[list[Array], Array | None]:
@@ -106,11 +106,11 @@ class GatherLayout:
         orders = [_order(d) for d in degrees]
         positions = [np.argsort(order) for order in orders]
 
-        def side(i: int, others: np.ndarray, interactions: np.ndarray) -> BipartiteSide:
+        def side(i: int, neighbours: np.ndarray, interactions: np.ndarray) -> BipartiteSide:
             begins = np.append(0, np.cumsum(degrees[i]))[orders[i]]
             lengths = np.append(degrees[i], 0)[orders[i]]
             other = positions[1 - i]
-            sums = _sums(begins, lengths, np.append(other[others], other[-1]))
+            sums = _sums(begins, lengths, np.append(other[neighbours], other[-1]))
             numbers = np.append(interactions, len(train))
             edges = _sums(begins, lengths, numbers) if droppable else None
             return BipartiteSide(_int32(orders[i]), _int32(positions[i][:-1]), sums, edges)
@@ -162,8 +162,8 @@ def _entries(sums: NeighbourSums) -> tuple[np.ndarray, np.ndarray]:
         rows.append(np.repeat(start + np.arange(len(block)), block.shape[1]))
         entries.append(block.ravel())
         start += len(block)
-    if sums.rest is not None:
-        row, piece = _entries(sums.rest)
+    if sums.piece_sums is not None:
+        row, piece = _entries(sums.piece_sums)
         pieces = np.asarray(sums.pieces)
         rows.append(np.repeat(start + row, pieces.shape[1]))
         entries.append(pieces[piece].ravel())
@@ -236,8 +236,8 @@ def _sums(
     pieces = _padded(
         np.append(begins[row] + skipped, 0), np.append(lengths[row] - skipped, 0), width, entries
     )
-    rest = _sums(first, counts, np.arange(len(row) + 1))
-    return NeighbourSums(tuple(blocks), _int32(pieces), rest)
+    piece_sums = _sums(first, counts, np.arange(len(row) + 1))
+    return NeighbourSums(tuple(blocks), _int32(pieces), piece_sums)
 
 
 def _padded(begins: Any, lengths: Any, width: int, entries: Any) -> Int64[np.ndarray, "m width"]:

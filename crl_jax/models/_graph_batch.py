@@ -106,10 +106,10 @@ class GraphArrays:
         bounds = (self.max_nodes, self.max_edges)
         sizes = []
         for sums in (self.likely_nodes, self.likely_edges) if drawn else bounds:
-            rounds, left = divmod(n, self.n)
+            rounds, remainder = divmod(n, self.n)
             size = rounds * sums[-1]
-            if left:  # the next power of two, or all
-                size += sums[min((left - 1).bit_length(), len(sums) - 1)]
+            if remainder:  # the next power of two, or all
+                size += sums[min((remainder - 1).bit_length(), len(sums) - 1)]
             sizes.append(size)
         return sizes[0], sizes[1]
 

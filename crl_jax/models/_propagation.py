@@ -164,8 +164,8 @@ def _perturbed(
     keys = jax.random.split(jax.random.fold_in(noise.key, layer))
 
     def add_noise(table: Array, root: Array, key: Array) -> Array:
-        drawn = jax.random.uniform(key, table.shape, table.dtype)
-        unit = drawn / jnp.sqrt(jnp.sum(drawn**2, axis=1, keepdims=True))
+        uniform = jax.random.uniform(key, table.shape, table.dtype)
+        unit = uniform / jnp.sqrt(jnp.sum(uniform**2, axis=1, keepdims=True))
         return table + root * length * jnp.sign(table) * unit
 
     return tuple(map(add_noise, tables, roots, keys))

@@ -38,5 +38,5 @@ def rematerialize(block: Callable[..., Any], remat: Remat, module: Any, *args: A
         policies.dots_saveable, policies.save_only_these_names(_PRODUCT)
     )
     # The keywords of a partial function are not resolved.
-    apply = nnx.remat(lambda *given: block(*given), policy=dots if remat == "dots" else None)
+    apply = nnx.remat(lambda *inputs: block(*inputs), policy=dots if remat == "dots" else None)
     return apply(module, *args)

@@ -52,25 +52,25 @@ class RingShards:
         skipped = WIDTHS[-1] * (np.arange(len(row)) - (np.cumsum(counts) - counts)[row])
         begin, length = first[row] + skipped, np.minimum(lengths[row] - skipped, WIDTHS[-1])
         kind = np.searchsorted(WIDTHS, length)
-        cell_of = own[begin] // n_own * n + shard[begin]
+        cells = own[begin] // n_own * n + shard[begin]
         summands, sums = [], []
         for i, width in enumerate(WIDTHS):
             pieces = np.flatnonzero(kind == i)
-            pieces = pieces[np.argsort(cell_of[pieces], kind="stable")]
-            sizes = np.bincount(cell_of[pieces], minlength=n * n)
+            pieces = pieces[np.argsort(cells[pieces], kind="stable")]
+            sizes = np.bincount(cells[pieces], minlength=n * n)
             if not (n_max := int(sizes.max(initial=0))):
                 continue
-            cell = cell_of[pieces]
-            column_of = np.arange(len(pieces)) - (np.cumsum(sizes) - sizes)[cell]
+            cell = cells[pieces]
+            slots = np.arange(len(pieces)) - (np.cumsum(sizes) - sizes)[cell]
             column = np.arange(width)
             inside = column < length[pieces, None]
             rows = other[np.where(inside, begin[pieces, None] + column, 0)]
             indices = np.full((n * n, n_max, width), n_other, np.int32)
-            indices[cell, column_of] = np.where(inside, rows, n_other)
+            indices[cell, slots] = np.where(inside, rows, n_other)
             targets = np.full((n * n, n_max), n_own, np.int32)
-            targets[cell, column_of] = own[begin[pieces]] % n_own
-            summands.append(_on_devices(mesh, indices.reshape(n, n, n_max, width)))
-            sums.append(_on_devices(mesh, targets.reshape(n, n, n_max)))
+            targets[cell, slots] = own[begin[pieces]] % n_own
+            summands.append(_put_on_devices(mesh, indices.reshape(n, n, n_max, width)))
+            sums.append(_put_on_devices(mesh, targets.reshape(n, n, n_max)))
         return cls(tuple(summands), tuple(sums))
 
     def add(self, shard: Array, rows: Float[Array, "k dim"], total: Array) -> Array:
@@ -128,24 +128,24 @@ class ShardedLayout:
 def _ring_sums(users: RingShards, items: RingShards, tables: Pair, scales: Pair) -> Pair:
     n = lax.axis_size(TABLE)
     device = lax.axis_index(TABLE)
-    pass_on = partial(lax.ppermute, axis_name=TABLE, perm=[(i, (i - 1) % n) for i in range(n)])
+    rotate = partial(lax.ppermute, axis_name=TABLE, perm=[(i, (i - 1) % n) for i in range(n)])
 
     def step(carry: Any, i: Array) -> tuple[Any, None]:
-        visiting, sums = carry
+        rotating, sums = carry
         shard = (device + i) % n
         sums = (
-            users.add(shard, visiting[1], sums[0]),
-            items.add(shard, visiting[0], sums[1]),
+            users.add(shard, rotating[1], sums[0]),
+            items.add(shard, rotating[0], sums[1]),
         )
-        return (jax.tree.map(pass_on, visiting), sums), None
+        return (jax.tree.map(rotate, rotating), sums), None
 
     # One more row, for padding.
-    visiting = tuple(jnp.pad(x, ((0, 1), (0, 0))) for x in tables)
-    start = visiting, tuple(jnp.zeros_like(x) for x in tables)
+    rotating = tuple(jnp.pad(x, ((0, 1), (0, 0))) for x in tables)
+    start = rotating, tuple(jnp.zeros_like(x) for x in tables)
     (_, sums), _ = lax.scan(step, start, jnp.arange(n, dtype=jnp.int32))
     return scales[0] * sums[0], scales[1] * sums[1]
 
 
-def _on_devices(mesh: Mesh, indices: np.ndarray) -> Array:
+def _put_on_devices(mesh: Mesh, indices: np.ndarray) -> Array:
     sharding = NamedSharding(mesh, _BY_ROWS)
     return jax.make_array_from_callback(indices.shape, sharding, lambda shard: indices[shard])

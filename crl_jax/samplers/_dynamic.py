@@ -89,14 +89,14 @@ class AOBPR(Sampler):
 
 
 def truncated_geometric(
-    key: Key[Array, ""], n: Int[Array, "*shape"], scale: Any, most: int
+    key: Key[Array, ""], n: Int[Array, "*shape"], scale: Any, max_n: int
 ) -> Int[Array, "*shape"]:
-    r"""Draws integers with :math:`P(r) \propto e^{-r/\lambda}` on ``[0, n)``, n <= most, or 0.
+    r"""Draws integers with :math:`P(r) \propto e^{-r/\lambda}` on ``[0, n)``, n <= max_n, or 0.
 
     Draws a block of consecutive integers and an offset in it, from one random word each: a single
     float32 distinguishes at most 2^24 integers, two distinguish 2^31.
     """
-    block = 1 << (most.bit_length() // 2)  # about the root of `most`, which is static
+    block = 1 << (max_n.bit_length() // 2)  # about the root of `max_n`, which is static
     scale = jnp.asarray(scale, jnp.float32)
     block_bits, offset_bits = jax.random.bits(key, (2, *n.shape), jnp.uint32)
 
@@ -114,9 +114,9 @@ def truncated_geometric(
 
 def _truncated_exponential(bits: UInt32[Array, "*shape"], rate: Array) -> Float[Array, "*shape"]:
     """Draws from the density proportional to ``exp(-rate x)`` on [0, 1]."""
-    rest = (bits.astype(jnp.float32) + 0.5) * 2.0**-32  # high resolution near 0, the upper tail
+    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32  # high resolution near 0, the upper tail
     # Inverse of P(X > x) = (e^{-rate x} - e^{-rate}) / (1 - e^{-rate}), in two forms: each loses
     # precision where the other is accurate.
-    near = jnp.log1p((1 - rest) * jnp.expm1(-rate))
-    power = jnp.where(rate > 1, jnp.log(rest + (1 - rest) * jnp.exp(-rate)), near)
-    return jnp.where(rate == 0, 1 - rest, -power / jnp.where(rate == 0, 1, rate))
+    near = jnp.log1p((1 - uniform) * jnp.expm1(-rate))
+    power = jnp.where(rate > 1, jnp.log(uniform + (1 - uniform) * jnp.exp(-rate)), near)
+    return jnp.where(rate == 0, 1 - uniform, -power / jnp.where(rate == 0, 1, rate))

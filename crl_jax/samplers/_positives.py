@@ -166,8 +166,8 @@ def sample_absent(
     """
     lists = lists.astype(jnp.int32)  # narrower integers may not hold n_items
     listed = jnp.sort(jnp.where(lists < 0, n_items, lists), axis=1)
-    again = jnp.pad(listed[:, 1:] == listed[:, :-1], ((0, 0), (1, 0)))
-    listed = jnp.sort(jnp.where(again, n_items, listed), axis=1)
+    is_repeated = jnp.pad(listed[:, 1:] == listed[:, :-1], ((0, 0), (1, 0)))
+    listed = jnp.sort(jnp.where(is_repeated, n_items, listed), axis=1)
     n_absent = n_items - jnp.sum(listed < n_items, axis=1, dtype=jnp.int32)
     place = jnp.arange(lists.shape[1], dtype=listed.dtype)
     gaps = jnp.where(listed < n_items, listed - place[None], n_items).astype(jnp.int32)

@@ -70,9 +70,9 @@ class PNS(Sampler):
         weighted_key, uniform_key = jax.random.split(key)
         table = _table(self.weights, positives)
         remaining = table.remaining[users]
-        drawn = _sample_weighted(weighted_key, users, positives, table, n)
+        weighted = _sample_weighted(weighted_key, users, positives, table, n)
         uniform = sample_unseen(uniform_key, users, positives, n)
-        return jnp.where((remaining == 0)[:, None], uniform, drawn)
+        return jnp.where((remaining == 0)[:, None], uniform, weighted)
 
 
 class _Table(NamedTuple):
