@@ -27,13 +27,13 @@ def bitonic_ranks(scores: Float[Array, "rows n"]) -> Int[Array, "rows n"]:
         [(0, -rows % block), (0, size - n)],
         constant_values=jnp.inf,
     )
-    ranks = jax.lax.map(_ranks_of_columns, padded.reshape(-1, block, size).mT)
+    ranks = jax.lax.map(_rank_columns, padded.reshape(-1, block, size).mT)
     ranks = ranks.mT.reshape(-1, size)[:rows, :n]
     n_valid = jnp.sum(~is_nan, axis=-1, keepdims=True, dtype=jnp.int32)
     return jnp.where(is_nan, 0, jnp.minimum(ranks, n_valid))
 
 
-def _ranks_of_columns(scores: Float[Array, "n rows"]) -> Int[Array, "n rows"]:
+def _rank_columns(scores: Float[Array, "n rows"]) -> Int[Array, "n rows"]:
     n, rows = scores.shape
     # Computed from the scores, to vary over the same mesh axes in shard_map.
     position = jnp.zeros_like(scores, jnp.int32) + jnp.arange(n, dtype=jnp.int32)[:, None]

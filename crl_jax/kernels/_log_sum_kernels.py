@@ -36,13 +36,13 @@ def extremes(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Arr
     column = _column(anchors.x)
     out = [column(jnp.int32), column(), column()]
     count, low, high = _call(_extremes_kernel, options, anchors, keys, None, out=out)
-    return _row(jnp.sum, count), _row(jnp.min, low), _row(jnp.max, high)
+    return _reduce_row(jnp.sum, count), _reduce_row(jnp.min, low), _reduce_row(jnp.max, high)
 
 
 def histogram(options: Options, anchors: Anchors, keys: Keys, bins: Bins) -> Array:
     """Number of negatives of each anchor in each bin, ``[N, bins]``; padded to whole lanes."""
     n, blocks = anchors.x.shape[0], -(-options.bins // LANES)
-    out = [_like(anchors.x, (blocks, LANES, n), jnp.int32)]
+    out = [_output_shape(anchors.x, (blocks, LANES, n), jnp.int32)]
     (counts,) = _call(partial(_histogram_kernel, options), options, anchors, keys, bins, out=out)
     return counts.reshape(blocks * LANES, n).T
 
@@ -52,14 +52,14 @@ def sums(options: Options, anchors: Anchors, keys: Keys) -> tuple[Array, Array, 
     column = _column(anchors.x)
     out = [column(), column(jnp.int32), *(column() for _ in range(anchors.powers.shape[1]))]
     tops, count, *totals = _call(_sums_kernel, options, anchors, keys, None, out=out)
-    top = _row(jnp.max, tops)
+    top = _reduce_row(jnp.max, tops)
     powers = jnp.split(anchors.powers, len(totals), axis=1)
     total = [
-        _row(jnp.sum, each * jnp.exp2(power * (tops - top)))
+        _reduce_row(jnp.sum, each * jnp.exp2(power * (tops - top)))
         for each, power in zip(totals, powers, strict=True)
     ]
     total = jnp.where(top <= _LOWEST, 0, jnp.concatenate(total, axis=1))  # NaN is not empty
-    return top, _row(jnp.sum, count), total
+    return top, _reduce_row(jnp.sum, count), total
 
 
 def weighted_sums(options: Options, anchors: Anchors, keys: Keys, weights: Weights) -> Array:
@@ -67,7 +67,7 @@ def weighted_sums(options: Options, anchors: Anchors, keys: Keys, weights: Weigh
     column = _column(anchors.x)
     out = [column() for _ in range(anchors.powers.shape[1])]
     totals = _call(_weighted_sums_kernel, options, anchors, keys, weights, out=out)
-    return jnp.concatenate([_row(jnp.sum, total) for total in totals], axis=1)
+    return jnp.concatenate([_reduce_row(jnp.sum, total) for total in totals], axis=1)
 
 
 def gradients(
@@ -79,13 +79,13 @@ def gradients(
     d_anchors += [column() for _ in range(anchors.powers.shape[1])]
     d_y, d_x, *means = _call(
         partial(_gradient_kernel, options), options, anchors, keys, weights, statistics,
-        out=[_like(keys.x, keys.x.shape), *d_anchors], backward=True,
+        out=[_output_shape(keys.x, keys.x.shape), *d_anchors], backward=True,
     )  # fmt: skip
-    return d_x, d_y, jnp.concatenate([_row(jnp.sum, mean) for mean in means], axis=1)
+    return d_x, d_y, jnp.concatenate([_reduce_row(jnp.sum, mean) for mean in means], axis=1)
 
 
-def _row(of_row: Callable[..., Array], values: Array) -> Array:
-    return of_row(values, axis=1, keepdims=True)
+def _reduce_row(reduce_fn: Callable[..., Array], values: Array) -> Array:
+    return reduce_fn(values, axis=1, keepdims=True)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -127,13 +127,13 @@ def _histogram_kernel(
     bin_ = _bits(_place(low, scale, scores)[0])
     # Keys along sublanes. The 7 low bits are those within 128 bins, after which a bit is the mask.
     within = jnp.where(where, bin_ & (LANES - 1) | LANES, 0).T
-    beyond = ((bin_ >> 7) & 255).T if counts.shape[0] > 1 else None
+    blocks = ((bin_ >> 7) & 255).T if counts.shape[0] > 1 else None
     n_keys, n_rows = within.shape
     for row in range(0, n_rows, LANES):
         lanes = slice(row, row + LANES)
         parts = [slice(key, key + 32 * 8) for key in range(0, n_keys, 32 * 8)]
         planes = [_bit_planes(within[part, lanes]) for part in parts]
-        higher = [] if beyond is None else [_bit_planes(beyond[part, lanes]) for part in parts]
+        higher = [] if blocks is None else [_bit_planes(blocks[part, lanes]) for part in parts]
         _add_counts(options.bins, counts, lanes, planes, higher)
 
 
@@ -157,10 +157,10 @@ def _add_counts(
         for bit in range(n_bits):
             flip = ((block >> bit) & 1) - 1  # all bits where that of the block is 0
             masks = [mask & (part[bit] ^ flip) for mask, part in zip(masks, higher, strict=True)]
-        of_bins = _counts_of_bins(masks, planes, n_within - 1)
+        bin_counts = _count_per_bin(masks, planes, n_within - 1)
         for first in range(0, 2**n_within, 8):
-            totals = [next(of_bins) for _ in range(8)]
-            counts[block, first : first + 8, lanes] += _sums_of_sublanes(totals)
+            totals = [next(bin_counts) for _ in range(8)]
+            counts[block, first : first + 8, lanes] += _sublane_sums(totals)
 
     if higher:
         jax.lax.fori_loop(0, counts.shape[0], add, None)
@@ -186,24 +186,24 @@ def _bit_planes(values: Array) -> list[Array]:
     return words
 
 
-def _counts_of_bins(masks: list[Array], planes: list[list[Array]], bit: int) -> Iterator[Array]:
+def _count_per_bin(masks: list[Array], planes: list[list[Array]], bit: int) -> Iterator[Array]:
     """Number of keys of each bin in order, of those in the masks of the parts."""
-    ones = [mask & of_part[bit] for mask, of_part in zip(masks, planes, strict=True)]
+    ones = [mask & part[bit] for mask, part in zip(masks, planes, strict=True)]
     if bit == 0:
         n_ones = _ones(ones)
         yield _ones(masks) - n_ones
         yield n_ones
         return
     zeros = [mask ^ one for mask, one in zip(masks, ones, strict=True)]
-    yield from _counts_of_bins(zeros, planes, bit - 1)
-    yield from _counts_of_bins(ones, planes, bit - 1)
+    yield from _count_per_bin(zeros, planes, bit - 1)
+    yield from _count_per_bin(ones, planes, bit - 1)
 
 
 def _ones(masks: list[Array]) -> Array:
     return reduce(jnp.add, map(jax.lax.population_count, masks))
 
 
-def _sums_of_sublanes(totals: list[Array]) -> Array:
+def _sublane_sums(totals: list[Array]) -> Array:
     """Sums over the rows of eight arrays ``[8, lanes]``, as the rows of one."""
     row = jax.lax.broadcasted_iota(jnp.int32, totals[0].shape, 0)
     for step in (4, 2, 1):
@@ -231,13 +231,13 @@ def _sums_kernel(
     for rows, scores, where in _strips(anchors, keys):
         count[rows] = _lanes(jnp.add, where.astype(jnp.int32), count[rows])
         scores = jnp.where(where, scores, _LOWEST)
-        before = top[rows]
-        now = _lanes(jnp.maximum, scores, before)
-        top[rows] = now
-        below = scores - _repeat(now, scores)
+        old_top = top[rows]
+        new_top = _lanes(jnp.maximum, scores, old_top)
+        top[rows] = new_top
+        below = scores - _repeat(new_top, scores)
         for k, total in enumerate(sums):
             power = _columns(anchors.powers, rows, k)
-            earlier = total[rows] * jnp.exp2(power * (before - now))
+            earlier = total[rows] * jnp.exp2(power * (old_top - new_top))
             total[rows] = _lanes(jnp.add, jnp.exp2(_repeat(power, scores) * below), earlier)
 
 
@@ -322,10 +322,10 @@ def _dot(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
     return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
-def _lanes(of_two: Callable[[Array, Array], Array], values: Array, initial: Array) -> Array:
+def _lanes(combine: Callable[[Array, Array], Array], values: Array, initial: Array) -> Array:
     """Reduction of ``[rows, keys]`` to whole lanes, ``[rows, 128]``; no lane waits for another."""
     starts = range(0, values.shape[1], LANES)
-    return reduce(of_two, [values[:, at : at + LANES] for at in starts], initial)
+    return reduce(combine, [values[:, at : at + LANES] for at in starts], initial)
 
 
 def _place(low: Array, scale: Array, scores: Array) -> tuple[Array, Array]:
@@ -351,7 +351,7 @@ def _weigh(weights: Weights, rows: slice, scores: Array) -> tuple[Array, Array]:
 
 def _look_up(table: Array, bins: Array) -> Array:
     """``table[row, bins[row, key]]``, by gathers within 128 lanes."""
-    found = []
+    results = []
     for start in range(0, bins.shape[1], LANES):
         part = bins[:, start : start + LANES]
         lane, value = _bits(part) & (LANES - 1), None
@@ -361,8 +361,8 @@ def _look_up(table: Array, bins: Array) -> Array:
                 mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
             )  # fmt: skip
             value = entry if value is None else jnp.where(part >= first, entry, value)
-        found.append(value)
-    return jnp.concatenate(found, axis=1)
+        results.append(value)
+    return jnp.concatenate(results, axis=1)
 
 
 def _shares(
@@ -386,7 +386,9 @@ def _shares(
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def _like(x: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+def _output_shape(
+    x: Array, shape: tuple[int, ...], dtype: Any = jnp.float32
+) -> jax.ShapeDtypeStruct:
     """Shape of an output that varies over the mesh axes of ``x``, as ``jax.shard_map`` checks."""
     kind = jax.typeof(x)
     for name in ("manual_axis_type", "vma"):  # the name depends on the version of JAX
@@ -397,12 +399,12 @@ def _like(x: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Sha
 
 def _column(x: Array) -> Callable[..., jax.ShapeDtypeStruct]:
     def column(dtype: Any = jnp.float32, columns: int = LANES) -> jax.ShapeDtypeStruct:
-        return _like(x, (x.shape[0], columns), dtype)
+        return _output_shape(x, (x.shape[0], columns), dtype)
 
     return column
 
 
-def _spread(values: Array) -> Array:
+def _fill_lanes(values: Array) -> Array:
     """Each column in 128 lanes, where a kernel would have to permute lanes to use it."""
     return jnp.repeat(values, LANES, axis=1)
 
@@ -418,8 +420,8 @@ def _call(
     """
     n_rows, n_keys = options.tile
     n_powers = anchors.powers.shape[1]
-    anchors = Anchors(anchors.x, _spread(anchors.ids), _spread(anchors.powers))
-    more = jax.tree.map(lambda a: a if a.shape[1] >= LANES else _spread(a), more)
+    anchors = Anchors(anchors.x, _fill_lanes(anchors.ids), _fill_lanes(anchors.powers))
+    more = jax.tree.map(lambda a: a if a.shape[1] >= LANES else _fill_lanes(a), more)
     grid = anchors.x.shape[0] // n_rows, keys.x.shape[0] // n_keys
 
     def row(outer: Any, inner: Any) -> Any:
@@ -428,24 +430,24 @@ def _call(
     def key(outer: Any, inner: Any) -> Any:
         return outer if backward else inner
 
-    def of_rows(a: Any) -> pl.BlockSpec:
+    def row_spec(a: Any) -> pl.BlockSpec:
         if a.ndim == 3:  # counts of bins
             return pl.BlockSpec((*a.shape[:2], n_rows), lambda *at: (0, 0, row(*at)))
         return pl.BlockSpec((n_rows, a.shape[1]), lambda *at: (row(*at), 0))
 
-    of_keys = pl.BlockSpec((n_keys, keys.x.shape[1]), lambda *at: (key(*at), 0))
-    lanes = pl.BlockSpec((1, n_keys), lambda *at: (0, key(*at)))
+    key_spec = pl.BlockSpec((n_keys, keys.x.shape[1]), lambda *at: (key(*at), 0))
+    lane_spec = pl.BlockSpec((1, n_keys), lambda *at: (0, key(*at)))
     if backward:
-        out_specs = [of_keys, *(pl.BlockSpec(a.shape, lambda *_: (0, 0)) for a in out[1:])]
+        out_specs = [key_spec, *(pl.BlockSpec(a.shape, lambda *_: (0, 0)) for a in out[1:])]
     else:
-        out_specs = [of_rows(a) for a in out]
+        out_specs = [row_spec(a) for a in out]
     (n, dim), m = anchors.x.shape, keys.x.shape[0]
     return pl.pallas_call(
         kernel,
         grid=grid[::-1] if backward else grid,
         in_specs=(
-            jax.tree.map(of_rows, anchors), Keys(of_keys, lanes, lanes),
-            *jax.tree.map(of_rows, more),
+            jax.tree.map(row_spec, anchors), Keys(key_spec, lane_spec, lane_spec),
+            *jax.tree.map(row_spec, more),
         ),
         out_specs=out_specs,
         out_shape=out,

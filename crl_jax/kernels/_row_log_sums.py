@@ -226,13 +226,13 @@ def _packed(first: Array, rise: Array) -> Array:
         low = jax.lax.shift_right_logical(rise_bits, n_high)
         # Half of the error of the rise is added to the first weight, for the middle one.
         lost = rise - unpacked(low)[1]
-        high = _bits_of(first + lost / 2) - low + (1 << _RISE_BITS - 1)
+        high = _float_bits(first + lost / 2) - low + (1 << _RISE_BITS - 1)
         return jnp.maximum(high >> _RISE_BITS << _RISE_BITS, 0) | low
 
-    rounded = word(_bits_of(rise) + (1 << n_high - 1))
+    rounded = word(_float_bits(rise) + (1 << n_high - 1))
     value, rounded_rise = unpacked(rounded)
     # Toward zero if the weight of the last score would be negative.
-    return jnp.where(value + rounded_rise < 0, word(_bits_of(-value)), rounded)
+    return jnp.where(value + rounded_rise < 0, word(_float_bits(-value)), rounded)
 
 
 def unpacked(words: Array) -> tuple[Array, Array]:
@@ -241,7 +241,7 @@ def unpacked(words: Array) -> tuple[Array, Array]:
     return as_float(words), as_float(words << 32 - _RISE_BITS)
 
 
-def _bits_of(values: Array) -> Array:
+def _float_bits(values: Array) -> Array:
     return jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.int32)
 
 
@@ -251,13 +251,13 @@ def _backward(
     from . import _log_sum_kernels as kernels
 
     anchors, keys, exponents, params, weights, top, log_norm = residuals
-    given = cotangents[0]
-    statistics = top, log_norm, given * exponents
+    cotangent = cotangents[0]
+    statistics = top, log_norm, cotangent * exponents
     d_x, d_y, means = kernels.gradients(options, anchors, keys, weights, statistics)
     return (
         Anchors(d_x.astype(anchors.x.dtype), None, jnp.zeros_like(anchors.powers)),
         Keys(d_y.astype(keys.x.dtype), None, None),
-        given * means,
+        cotangent * means,
         jnp.zeros_like(params),
     )
 

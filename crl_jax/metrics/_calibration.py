@@ -64,10 +64,10 @@ def equal_mass_calibration(
     rank = count_below(counted, p, "left") + count_below(counted, p, "right")
     # The smallest ranks of bins 1, 2, …: ceil(2 n b / B), whose product could overflow.
     b = jnp.arange(1, bins, dtype=jnp.int32)
-    whole, rest = 2 * n // bins, 2 * n % bins
-    starts = whole * b + -(-rest * b // bins)
-    place = jnp.sum(rank[None] >= starts[:, None], axis=0)
-    return Calibration(*reliability(place, p, y, keep, bins))
+    quotient, remainder = 2 * n // bins, 2 * n % bins
+    starts = quotient * b + -(-remainder * b // bins)
+    bin_index = jnp.sum(rank[None] >= starts[:, None], axis=0)
+    return Calibration(*reliability(bin_index, p, y, keep, bins))
 
 
 @check_arguments

@@ -170,10 +170,10 @@ def eval_layout(
     rows = np.unique(tested // n_items)
     pairs = pair_ids(train, *exclude, users=rows)
     n_tested, reason = tested.size, "also in `train` or `exclude`: they are masked and"
-    tested = _among(tested, pairs, False)
+    tested = _filter_ids(tested, pairs, False)
     if tested.size and candidates is not None:
-        pairs = _among(pair_ids(candidates, users=rows), pairs, False)
-        n_unmasked, tested = tested.size, _among(tested, pairs, True)
+        pairs = _filter_ids(pair_ids(candidates, users=rows), pairs, False)
+        n_unmasked, tested = tested.size, _filter_ids(tested, pairs, True)
         if tested.size < n_unmasked:
             reason = "not in `candidates`, or are in `train` or `exclude`: they are"
     if tested.size and tested.size < n_tested:
@@ -247,11 +247,11 @@ def pair_ids(
     return ids
 
 
-def _among(
-    ids: Int[np.ndarray, " n"], others: Int[np.ndarray, " m"], wanted: bool
+def _filter_ids(
+    ids: Int[np.ndarray, " n"], reference: Int[np.ndarray, " m"], included: bool
 ) -> Int[np.ndarray, " n_kept"]:
     """Returns the distinct ``ids`` that are in ``others``, or those that are not."""
-    return ids[np.isin(ids, others, assume_unique=True, kind="sort", invert=not wanted)]
+    return ids[np.isin(ids, reference, assume_unique=True, kind="sort", invert=not included)]
 
 
 def block_layout(
@@ -284,11 +284,11 @@ def block_layout(
     block_start = np.append(row_start, row.size)[np.minimum(np.arange(n_blocks + 1) * block, n)]
     n_groups = -(-np.diff(block_start) // _GROUP)
     group_starts = np.concatenate([[0], np.cumsum(n_groups)])
-    block_of = row // block
-    slot = group_starts[block_of] * _GROUP + position - block_start[block_of]
+    block_index = row // block
+    slot = group_starts[block_index] * _GROUP + position - block_start[block_index]
 
     # Padded to one of few numbers of groups, so that other users rarely trigger recompilation.
-    shape = (_rounded(int(group_starts[-1])), _GROUP)
+    shape = (_round_up(int(group_starts[-1])), _GROUP)
     pair_rows, pair_items = np.full(shape, block, np.int32), np.zeros(shape, np.int32)
     pair_rows.flat[slot] = row % block
     pair_items.flat[slot] = items
@@ -303,7 +303,7 @@ def block_layout(
     )
 
 
-def _rounded(count: int) -> int:
+def _round_up(count: int) -> int:
     """Rounds up to one of eight numbers per octave, at most an eighth above ``count``."""
     step = 1 << max(0, count.bit_length() - 4)
     return max(-(-count // step) * step, 1)

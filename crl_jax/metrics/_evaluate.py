@@ -107,7 +107,7 @@ def evaluate(
     _check_users(params, layout.n_users)
     # Two programs: score functions share the second, which takes longer to compile.
     lists = _rank(score_fn, params, layout, k=min(max(ks), layout.n_items), auc=auc, mesh=mesh)
-    return _metrics_of_lists(layout, *lists, ks=ks)
+    return _compute_metrics(layout, *lists, ks=ks)
 
 
 def evaluate_lists(
@@ -255,7 +255,7 @@ def _rank(
 
 
 @partial(jax.jit, static_argnames="ks")
-def _metrics_of_lists(
+def _compute_metrics(
     layout: EvalLayout,
     values: Array,
     items: Array,

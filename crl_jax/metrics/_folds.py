@@ -129,18 +129,20 @@ def _splits(
             )
         splits = list(kfold(folds).split(y, y))
     else:
-        fold_of = np.asarray(folds)
-        check_shape("folds", fold_of, y.shape)
-        names = np.unique(fold_of[fold_of >= 0])
+        fold_indices = np.asarray(folds)
+        check_shape("folds", fold_indices, y.shape)
+        names = np.unique(fold_indices[fold_indices >= 0])
         if len(names) < 2:
             raise ValueError(f"`folds` must name two folds or more, got {len(names)}.")
-        splits = [(np.flatnonzero(fold_of != i), np.flatnonzero(fold_of == i)) for i in names]
+        splits = [
+            (np.flatnonzero(fold_indices != i), np.flatnonzero(fold_indices == i)) for i in names
+        ]
     for fold, (train, _) in enumerate(splits):
-        seen, n_left = np.unique(y[train], return_counts=True)
-        if len(seen) < 2 or n_left.min() < inner:
+        seen, class_counts = np.unique(y[train], return_counts=True)
+        if len(seen) < 2 or class_counts.min() < inner:
             raise ValueError(
                 f"`labels` must have two classes or more outside of fold {fold}, with at least "
                 f"`inner_folds` = {inner} examples each, got "
-                f"{dict(zip(seen.tolist(), n_left.tolist(), strict=True))}."
+                f"{dict(zip(seen.tolist(), class_counts.tolist(), strict=True))}."
             )
     return splits

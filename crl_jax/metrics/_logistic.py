@@ -103,7 +103,7 @@ def fit(
     def residuals(logits: Array) -> Array:
         return rows[:, None] * (jax.nn.softmax(logits) - targets)
 
-    def gradient_of(weights: Array, logits: Array) -> Array:
+    def compute_gradient(weights: Array, logits: Array) -> Array:
         # On CPUs, three times faster than `x.T @ residuals`.
         return product(residuals(logits).T, x).T + penalty * weights
 
@@ -114,17 +114,17 @@ def fit(
         downhill = jnp.sum(gradient * step)
         direction = precondition(step)
         change = product(x, direction)
-        bend = jnp.sum(penalty * direction**2)
+        curvature = jnp.sum(penalty * direction**2)
         tilt = jnp.sum(penalty * state.weights * direction)
 
         def slope(t: Array) -> Array:
-            return jnp.sum(residuals(state.logits + t * change) * change) + tilt + t * bend
+            return jnp.sum(residuals(state.logits + t * change) * change) + tilt + t * curvature
 
         stuck = ~(downhill < 0)
         t = jnp.where(stuck, 0, _step_length(slope, downhill))
         weights, logits = state.weights + t * direction, state.logits + t * change
         position = state.position + t * step
-        gradient = gradient_of(weights, logits)
+        gradient = compute_gradient(weights, logits)
         return _State(state.step + 1, position, weights, logits, gradient, history, stuck)
 
     def should_continue(state: _State) -> Array:
@@ -133,7 +133,7 @@ def fit(
 
     weights = jnp.concatenate([start.kernel, start.bias[None]])
     logits = product(x, weights)
-    gradient = gradient_of(weights, logits)
+    gradient = compute_gradient(weights, logits)
     position = jnp.zeros_like(weights)
     history = lbfgs.init(position)
     first = _State(jnp.int32(0), position, weights, logits, gradient, history, jnp.bool_(False))

@@ -47,7 +47,7 @@ def recall_at(
 
     Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
-    return _count(hits, n_relevant, k) / _at_least_one(n_relevant)
+    return _count(hits, n_relevant, k) / _as_divisor(n_relevant)
 
 
 def f1_at(
@@ -80,7 +80,7 @@ def ndcg_at(
       <https://doi.org/10.1145/582415.582418>`_, 2002.
     """
     hits = _top(hits, n_relevant, k)
-    discounts = _per_rank(1 / np.log2(np.arange(2, hits.shape[-1] + 2)), hits)
+    discounts = _broadcast_ranks(1 / np.log2(np.arange(2, hits.shape[-1] + 2)), hits)
     ranks = lax.broadcasted_iota(jnp.int32, hits.shape, hits.ndim - 1)
     ideal = ranks < jnp.minimum(n_relevant.astype(jnp.int32), k)[..., None]
     gain, best = (jnp.sum(jnp.where(mask, discounts, 0), -1) for mask in (hits, ideal))
@@ -105,7 +105,7 @@ def average_precision_at(
     """
     hits = _top(hits, n_relevant, k)
     precisions = _precisions(hits)
-    divisor = _at_least_one(jnp.minimum(k, n_relevant.astype(jnp.int32)))
+    divisor = _as_divisor(jnp.minimum(k, n_relevant.astype(jnp.int32)))
     return jnp.sum(jnp.where(hits, precisions, 0), -1) / divisor
 
 
@@ -128,7 +128,7 @@ def hit_precision_at(
     hits = _top(hits, n_relevant, k)
     precisions = _precisions(hits)
     best = lax.cummax(precisions, axis=hits.ndim - 1, reverse=True)
-    return jnp.sum(jnp.where(hits, best, 0), -1) / _at_least_one(jnp.sum(hits, -1))
+    return jnp.sum(jnp.where(hits, best, 0), -1) / _as_divisor(jnp.sum(hits, -1))
 
 
 def reciprocal_rank_at(
@@ -141,7 +141,9 @@ def reciprocal_rank_at(
     Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
     hits = _top(hits, n_relevant, k)
-    return jnp.max(jnp.where(hits, 1 / _per_rank(np.arange(1, hits.shape[-1] + 1), hits), 0), -1)
+    return jnp.max(
+        jnp.where(hits, 1 / _broadcast_ranks(np.arange(1, hits.shape[-1] + 1), hits), 0), -1
+    )
 
 
 def hit_rate_at(
@@ -205,15 +207,15 @@ def _count(hits: Array, n_relevant: Array, k: int | Array) -> Float[Array, "*bat
 
 def _precisions(hits: Array) -> Float[Array, "*batch ranks"]:
     """Computes the precision at every rank."""
-    ranks = _per_rank(np.arange(1, hits.shape[-1] + 1), hits)
+    ranks = _broadcast_ranks(np.arange(1, hits.shape[-1] + 1), hits)
     return jnp.cumsum(hits, -1).astype(jnp.float32) / ranks
 
 
-def _at_least_one(count: Array) -> Float[Array, "*batch"]:
+def _as_divisor(count: Array) -> Float[Array, "*batch"]:
     """Converts a count to a divisor."""
     return jnp.maximum(count, 1).astype(jnp.float32)
 
 
-def _per_rank(values: np.ndarray, hits: Array) -> Array:
+def _broadcast_ranks(values: np.ndarray, hits: Array) -> Array:
     """Broadcasts one constant per rank to the number of dimensions of ``hits``."""
     return jnp.asarray(values, jnp.float32).reshape((1,) * (hits.ndim - 1) + (-1,))

@@ -48,8 +48,8 @@ def retrieval_recall(
 
     >>> images = jnp.eye(3)
     >>> texts = jnp.array([[1.0, 0.1, 0.0], [0.0, 1.0, 0.5], [0.9, 0.0, 0.0]])
-    >>> found = retrieval_recall(images, texts, ks=(1, 2))
-    >>> print({name: f"{value:.2f}" for name, value in found.items() if "first" in name})
+    >>> metrics = retrieval_recall(images, texts, ks=(1, 2))
+    >>> print({name: f"{value:.2f}" for name, value in metrics.items() if "first" in name})
     {'first_recall@1': '0.33', 'first_recall@2': '0.67', 'first_median_rank': '2.00'}
     """
     for k in ks:
@@ -62,16 +62,16 @@ def retrieval_recall(
         "first": (first, second, *relevant),
         "second": (second, first, *relevant[::-1]),
     }
-    found = {}
+    metrics = {}
     for name, arrays in ways.items():
         ranks = retrieval_ranks(*arrays, block_size=block_size)
         n = jnp.sum(ranks > 0)
         for k in ks:
             hits = jnp.sum((ranks > 0) & (ranks <= k))
-            found[f"{name}_recall@{k}"] = hits.astype(jnp.float32) / n.astype(jnp.float32)
+            metrics[f"{name}_recall@{k}"] = hits.astype(jnp.float32) / n.astype(jnp.float32)
         positive = jnp.where(ranks > 0, ranks.astype(jnp.float32), jnp.nan)
-        found[f"{name}_median_rank"] = jnp.nanmedian(positive)
-    return found
+        metrics[f"{name}_median_rank"] = jnp.nanmedian(positive)
+    return metrics
 
 
 def retrieval_ranks(

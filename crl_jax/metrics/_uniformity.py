@@ -65,15 +65,15 @@ def _uniformity(x: Array, scale: Array, keep: Array, block_size: int) -> Array:
     positions = jnp.arange(len(x), dtype=jnp.int32)
 
     def row_logsumexp(block: tuple[Array, Array, Array, Array]) -> Array:
-        rows, row_squares, kept, index = block
+        rows, row_squares, row_keep, index = block
         products = jnp.matmul(rows, x.T, precision=HIGHEST)
         distances = jnp.maximum(row_squares[:, None] + squares[None] - 2 * products, 0)
-        pairs = kept[:, None] & keep[None] & (index[:, None] != positions[None])
+        pairs = row_keep[:, None] & keep[None] & (index[:, None] != positions[None])
         return jax.nn.logsumexp(jnp.where(pairs, -scale * distances, -jnp.inf), axis=1)
 
     total = jax.nn.logsumexp(map_blocks(row_logsumexp, (x, squares, keep, positions), block_size))
     n = jnp.sum(keep).astype(x.dtype)
-    enough = n > 1
+    has_pairs = n > 1
     # Sum of logarithms: n (n - 1) may overflow.
-    count = jnp.log(jnp.where(enough, n, 2)) + jnp.log(jnp.where(enough, n - 1, 1))
-    return jnp.where(enough, total - count, 0)
+    count = jnp.log(jnp.where(has_pairs, n, 2)) + jnp.log(jnp.where(has_pairs, n - 1, 1))
+    return jnp.where(has_pairs, total - count, 0)

@@ -145,8 +145,8 @@ def _select_by_bits(
     def halve(_: Array | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = (low + high) >> 1
-        enough = count_where(equal_up_to, rows, (key, middle)) > tied_before
-        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
+        includes_row = count_where(equal_up_to, rows, (key, middle)) > tied_before
+        return jnp.where(includes_row, low, middle + 1), jnp.where(includes_row, middle, high)
 
     bounds = jnp.zeros_like(rank), jnp.full_like(rank, n)
     row, _ = jax.lax.fori_loop(0, n.bit_length(), halve, bounds)

@@ -172,13 +172,13 @@ class OrderStatisticMixture(Distribution):
         """Cumulative distribution function."""
         observed = self.observed.cdf(x)
         p = jnp.asarray(self.share, observed.dtype)
-        rest = 1 - p
+        complement = 1 - p
         # The square root at 0, for p = 1 and G = 0, has no finite gradient.
-        square = jnp.square(rest) + (2 * p - 1) * observed
+        square = jnp.square(complement) + (2 * p - 1) * observed
         flat = square <= 0
-        whole = rest + jnp.where(flat, 0, jnp.sqrt(jnp.where(flat, 1, square)))
-        nothing = whole <= 0
-        return jnp.clip(jnp.where(nothing, 0, observed / jnp.where(nothing, 1, whole)), 0, 1)
+        denominator = complement + jnp.where(flat, 0, jnp.sqrt(jnp.where(flat, 1, square)))
+        is_zero = denominator <= 0
+        return jnp.clip(jnp.where(is_zero, 0, observed / jnp.where(is_zero, 1, denominator)), 0, 1)
 
 
 @pytree_dataclass

@@ -167,10 +167,10 @@ class OrderStatistic(Distribution):
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Cumulative distribution function."""
         below = self.distribution.cdf(x)
-        k, rest = (jnp.full_like(below, value) for value in (self.k, self.n - self.k + 1))
+        a, b = (jnp.full_like(below, value) for value in (self.k, self.n - self.k + 1))
         # The gradient of the incomplete beta function is NaN at 0 and 1.
         inside = (below > 0) & (below < 1)
-        return jnp.where(inside, special.betainc(k, rest, jnp.where(inside, below, 0.5)), below)
+        return jnp.where(inside, special.betainc(a, b, jnp.where(inside, below, 0.5)), below)
 
 
 def _log_power(share: Float[Array, "*shape"], exponent: int) -> Float[Array, "*shape"]:

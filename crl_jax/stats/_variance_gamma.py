@@ -203,14 +203,14 @@ def _outputs(dim: int, x: Array, scale: Array) -> _Outputs:
         pdf, logpdf = (jnp.where(z == 0, jnp.inf, a) for a in (pdf, logpdf))
     tail, body = unit.survival, 1 - unit.survival
     log_tail, log_body = unit.log_survival, jnp.log1p(-unit.survival)
-    left = x < 0
+    is_negative = x < 0
     return _Outputs(
         pdf,
         logpdf,
-        cdf=jnp.where(left, tail, body),
-        logcdf=jnp.where(left, log_tail, log_body),
-        sf=jnp.where(left, body, tail),
-        logsf=jnp.where(left, log_body, log_tail),
+        cdf=jnp.where(is_negative, tail, body),
+        logcdf=jnp.where(is_negative, log_tail, log_body),
+        sf=jnp.where(is_negative, body, tail),
+        logsf=jnp.where(is_negative, log_body, log_tail),
     )
 
 
@@ -228,16 +228,16 @@ def _outputs_jvp(
     sign, z = jnp.sign(x), jnp.minimum(z, jnp.finfo(z.dtype).max)  # finite: 0 may multiply it
     # Finite at the pole, unlike the density: the value at the smallest positive number.
     pdf = unit.head / scale * unit.root
-    left = x < 0
+    is_negative = x < 0
     tail_rate, body_rate = 1 / (scale * unit.mills), pdf / (1 - unit.survival)
     move = dx - sign * z * dscale
     return _outputs(dim, x, scale), _Outputs(
         pdf=(pdf * slope * sign * dx - (pdf + pdf * slope * z) * dscale) / scale,
         logpdf=(slope * sign * dx - (1 + slope * z) * dscale) / scale,
         cdf=pdf * move,
-        logcdf=jnp.where(left, tail_rate, body_rate) * move,
+        logcdf=jnp.where(is_negative, tail_rate, body_rate) * move,
         sf=-pdf * move,
-        logsf=-jnp.where(left, body_rate, tail_rate) * move,
+        logsf=-jnp.where(is_negative, body_rate, tail_rate) * move,
     )
 
 
@@ -255,8 +255,8 @@ def _quotient(x: Array, scale: Array) -> tuple[Array, Array]:
 
     z = x / scale
     (z_high, z_low), (scale_high, scale_low) = halves(z), halves(scale)
-    rest = x - z_high * scale_high - z_high * scale_low - z_low * scale_high - z_low * scale_low
-    return z, lax.stop_gradient(rest / scale)
+    residue = x - z_high * scale_high - z_high * scale_low - z_low * scale_high - z_low * scale_low
+    return z, lax.stop_gradient(residue / scale)
 
 
 def _unit_outputs(dim: int, z: Array, correction: Array) -> _UnitOutputs:

@@ -59,12 +59,12 @@ def build_table(dim: int, terms: int, degree: int) -> Table:
 
     angles = np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)
     nodes = np.cos(angles)
-    beyond = 2 * far / (1 + nodes)
+    far_nodes = 2 * far / (1 + nodes)
     log_density, mills = _log_density_and_mills(
-        nu, np.vstack([centre[:, None] + half_width[:, None] * nodes, beyond])
+        nu, np.vstack([centre[:, None] + half_width[:, None] * nodes, far_nodes])
     )
     # The unbounded part; the remainder is smooth in 1/z.
-    log_density[-1] -= (nu - 0.5) * np.log(beyond / far) - (beyond - far)
+    log_density[-1] -= (nu - 0.5) * np.log(far_nodes / far) - (far_nodes - far)
     exponent = 2 * np.round(log_density.mean(-1) / (2 * math.log(2)))
     log_offset = exponent * math.log(2)
     log_density -= log_offset[:, None]

@@ -329,9 +329,9 @@ def test_recommend_matches_sorting():
 
 @given(count=st.integers(0, 1 << 40))
 def test_group_counts_are_rounded_up_by_at_most_an_eighth(count):
-    rounded = _eval_layout._rounded(count)
+    rounded = _eval_layout._round_up(count)
     assert max(count, 1) <= rounded <= max(count * 9 / 8, 1)
-    assert _eval_layout._rounded(rounded) == rounded
+    assert _eval_layout._round_up(rounded) == rounded
     assert (
         rounded >> max(0, rounded.bit_length() - 4) << max(0, rounded.bit_length() - 4) == rounded
     )
