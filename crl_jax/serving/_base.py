@@ -75,10 +75,14 @@ class BaseRecommender(ABC):
     ) -> R:
         """Constructs a recommender from the arrays and the metadata of a file."""
         if (got := meta.get("format")) != cls._format:
-            kinds = (of._kind for of in BaseRecommender.__subclasses__() if of._format == got)
+            kinds = (
+                subclass._kind
+                for subclass in BaseRecommender.__subclasses__()
+                if subclass._format == got
+            )
             kind = next(kinds, None)
-            found = f"a {kind}: use serving.load" if kind else "another file of arrays"
-            raise ValueError(f"{file}: expected a {cls._kind}, got {found}.")
+            actual = f"a {kind}: use serving.load" if kind else "another file of arrays"
+            raise ValueError(f"{file}: expected a {cls._kind}, got {actual}.")
         if meta.get("version") != _VERSION:
             raise ValueError(
                 f"{file}: expected version {_VERSION} of the format, got {meta.get('version')!r}: "
@@ -128,8 +132,8 @@ class BaseRecommender(ABC):
         Raises:
           ValueError: If an id is unknown or ``k`` is below 1.
         """
-        everyone = np.arange(self.known.n_users)
-        index = everyone if users is None else self._user_ids.indices(users)
+        all_users = np.arange(self.known.n_users)
+        index = all_users if users is None else self._user_ids.indices(users)
         indptr, entries = csr_entries(self.known.indptr, index)
         known = indptr, self.known.items[entries]
         lists = self._top_k(self._queries(index), known, k, include_known, candidates, exclude)

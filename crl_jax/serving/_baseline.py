@@ -21,12 +21,12 @@ from ._results import Recommendations
 _USERS = 256
 """Number of users whose pairs are scored at a time."""
 _MODELS: dict[str, type[Baseline]] = {
-    name: of
-    for name, of in vars(baselines).items()
-    if isinstance(of, type) and issubclass(of, Baseline) and of is not Baseline
+    name: cls
+    for name, cls in vars(baselines).items()
+    if isinstance(cls, type) and issubclass(cls, Baseline) and cls is not Baseline
 }
 _ARRAYS = {
-    f"{of}/{name}" for of in ("known", "train") for name in ("indptr", "items")
+    f"{part}/{name}" for part in ("known", "train") for name in ("indptr", "items")
 } | {"user_ids", "item_ids"}  # fmt: skip
 
 
@@ -95,8 +95,8 @@ class BaselineRecommender(BaseRecommender):
             raise ValueError(f"expected the arrays {sorted(_ARRAYS)}, got {sorted(own)}.")
         ids = {name: stored[name] for name in ("user_ids", "item_ids")}
         known, train = (
-            Interactions(indptr=stored[f"{of}/indptr"], items=stored[f"{of}/items"], **ids)
-            for of in ("known", "train")
+            Interactions(indptr=stored[f"{part}/indptr"], items=stored[f"{part}/items"], **ids)
+            for part in ("known", "train")
         )
         name, hyperparams = meta.get("model"), meta.get("hyperparams")
         if name not in _MODELS or not isinstance(hyperparams, dict):
@@ -173,15 +173,15 @@ class BaselineRecommender(BaseRecommender):
         self, queries: Any, known: Csr, mask: np.ndarray | None, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         score = self.fitted.score_histories
-        return best_on_host(lambda of: score(queries[of]), known, self.known.n_items, mask, k)
+        return best_on_host(lambda block: score(queries[block]), known, self.known.n_items, mask, k)
 
     def _scores(self, users: np.ndarray, items: np.ndarray) -> Float32[np.ndarray, " n"]:
-        scores, some = np.empty(len(users), np.float32), np.unique(users)
-        for start in range(0, len(some), _USERS):
-            block = some[start : start + _USERS]
-            mine = np.flatnonzero(np.isin(users, block))
-            scores[mine] = self.fitted.scores(block)[
-                np.searchsorted(block, users[mine]), items[mine]
+        scores, distinct_users = np.empty(len(users), np.float32), np.unique(users)
+        for start in range(0, len(distinct_users), _USERS):
+            block = distinct_users[start : start + _USERS]
+            positions = np.flatnonzero(np.isin(users, block))
+            scores[positions] = self.fitted.scores(block)[
+                np.searchsorted(block, users[positions]), items[positions]
             ]
         return scores
 

@@ -240,8 +240,8 @@ def _card(repo_id: str, facts: dict[str, Any], description: str) -> str:
         else "contains the ids of users and items, but no interactions: lists may contain items "
         "that a user already knows, unless they are passed as `exclude`"
     )
-    of_data = {"dataset": facts["dataset"] or "not stated"}
-    of_data |= {key: facts[key] for key in ("users", "items", "interactions")}
+    data_facts = {"dataset": facts["dataset"] or "not stated"}
+    data_facts |= {key: facts[key] for key in ("users", "items", "interactions")}
     parts = [
         "---",
         *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in metadata.items()),
@@ -256,7 +256,7 @@ def _card(repo_id: str, facts: dict[str, Any], description: str) -> str:
         f'model = serving.from_hub("{repo_id}")',
         "lists = model.recommend(model.known.user_ids[:3], k=10)\n```\n",
         f"`{FILE}` {known}. Its SHA-256 is `{facts['sha256']}`.\n",
-        f"## Data\n\n{_table(of_data)}\n",
+        f"## Data\n\n{_table(data_facts)}\n",
         f"## Model\n\n{_table(facts['model'])}\n",
     ]
     if facts["metrics"]:

@@ -31,9 +31,9 @@ class Ids:
         if not is_known.all():
             unknown = queries[int(np.argmin(is_known))]
             more = f" and {n} more" if (n := int(np.sum(~is_known)) - 1) else ""
-            some = ", ".join(str(x) for x in self.ids[:3].tolist())
+            known = ", ".join(str(x) for x in self.ids[:3].tolist())
             raise ValueError(
-                f"Unknown {self.kind} id {unknown!r}{more}: none of the {len(self.ids)}, {some}, …"
+                f"Unknown {self.kind} id {unknown!r}{more}: none of the {len(self.ids)}, {known}, …"
             )
         return self._order[index]
 

@@ -43,21 +43,21 @@ def best(
     if _process not in (None, os.getpid()):
         columns = np.asarray(table).T
         mask = None if candidate_mask is None else np.asarray(candidate_mask)
-        return best_on_host(lambda of: queries[of] @ columns, excluded, len(table), mask, k)
+        return best_on_host(lambda part: queries[part] @ columns, excluded, len(table), mask, k)
     _process = os.getpid()
     n, n_rows = len(queries), table.shape[0]
     rows, scores = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, np.float32)
     # The next power of two or the whole table.
     ranks = min(1 << (max(k, _MIN_RANKS) - 1).bit_length(), n_rows)
-    kept = min(k, ranks)
+    n_top = min(k, ranks)
     for start, stop, size, n_blocks in _blocks(n, n_rows):
         block = np.zeros((n_blocks * size, queries.shape[1]), np.float32)
         block[: stop - start] = queries[start:stop]
         block = block.reshape(n_blocks, size, -1)
         results = _best(block, table, candidate_mask, *_pairs(excluded, start, stop, size), k=ranks)
-        values, indices = (np.asarray(x)[: stop - start, :kept] for x in results)
-        scores[start:stop, :kept] = values
-        rows[start:stop, :kept] = np.where(values > -np.inf, indices, -1)
+        values, indices = (np.asarray(x)[: stop - start, :n_top] for x in results)
+        scores[start:stop, :n_top] = values
+        rows[start:stop, :n_top] = np.where(values > -np.inf, indices, -1)
     return rows, scores
 
 
@@ -70,7 +70,7 @@ def best_on_host(
 ) -> tuple[Int32[np.ndarray, "n k"], Float32[np.ndarray, "n k"]]:
     """:func:`best` in NumPy, of finite scores that ``score`` returns for a slice of queries."""
     indptr, rows = excluded
-    n, kept = len(indptr) - 1, min(k, n_rows)
+    n, n_top = len(indptr) - 1, min(k, n_rows)
     indices, best_scores = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, np.float32)
     for start in range(0, n, size := max(1, min(_BLOCKS[-1], _MAX_SCORES // n_rows))):
         block = slice(start, min(start + size, n))
@@ -83,10 +83,10 @@ def best_on_host(
         bits = (scores + 0.0).view(np.int32)  # of 0 and -0 alike
         keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64) << 32
         keys -= np.arange(n_rows)
-        order = np.sort(-np.partition(keys, -kept, axis=1)[:, -kept:], axis=1) & 0xFFFFFFFF
+        order = np.sort(-np.partition(keys, -n_top, axis=1)[:, -n_top:], axis=1) & 0xFFFFFFFF
         values = np.take_along_axis(scores, order, axis=1)
-        best_scores[block, :kept] = values
-        indices[block, :kept] = np.where(values > -np.inf, order, -1)
+        best_scores[block, :n_top] = values
+        indices[block, :n_top] = np.where(values > -np.inf, order, -1)
     return indices, best_scores
 
 

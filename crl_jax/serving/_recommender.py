@@ -197,9 +197,9 @@ class Recommender(BaseRecommender):
         if self.item_model is None:
             raise ValueError(_NO_MODEL.format("item_model"))
         known = self.known
-        have = {str(name) for name in known.item_ids.tolist()}
+        known_ids = {str(name) for name in known.item_ids.tolist()}
         names = np.asarray(table.ids if ids is None else ids).ravel()
-        is_new = np.array([str(name) not in have for name in names.tolist()], bool)
+        is_new = np.array([str(name) not in known_ids for name in names.tolist()], bool)
         if ids is not None and not is_new.all():
             first = names[int(np.argmin(is_new))]
             raise ValueError(f"`ids` must be new items, got {first}, which is in the catalogue.")
@@ -502,6 +502,6 @@ class _FoldIn:
         scale = self._values + ridge * self._values.mean()
         # Directions without variance carry no information and, without a ridge, have no inverse.
         smallest = self._values.max() * len(self._values) * np.finfo(np.float64).eps
-        kept = scale > smallest
-        inverse = np.where(kept, 1 / np.where(kept, scale, 1), 0)
+        has_variance = scale > smallest
+        inverse = np.where(has_variance, 1 / np.where(has_variance, scale, 1), 0)
         return (sums @ self._axes * inverse) @ self._axes.T
