@@ -53,7 +53,7 @@ def get_choices(annotation: Any) -> tuple[str, ...]:
     if get_origin(annotation) is Literal:
         return tuple(x for x in get_args(annotation) if isinstance(x, str))
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
-    return next((found for x in members if (found := get_choices(x))), ())
+    return next((choices for x in members if (choices := get_choices(x))), ())
 
 
 def is_integer(annotation: Any) -> bool:
@@ -143,14 +143,14 @@ def check_arguments(function: F) -> F:
     parameters = inspect.signature(function).parameters
     positional = {name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY}
     keyword = {name: p.annotation for name, p in parameters.items() if name not in positional}
-    ranges = {name: found for name, kind in keyword.items() if (found := get_range(kind))}
+    ranges = {name: bounds for name, kind in keyword.items() if (bounds := get_range(kind))}
     choices = {name: kind for name, kind in keyword.items() if get_choices(kind)}
     masks = [name for name, kind in keyword.items() if _is_mask(kind)]
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *(x for name, x in kwargs.items() if name in positional))
-        arrays = [x for x in given if isinstance(x, jax.Array | np.ndarray)]
+        operands = (*args, *(x for name, x in kwargs.items() if name in positional))
+        arrays = [x for x in operands if isinstance(x, jax.Array | np.ndarray)]
         floats = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.floating)]
         dtype = float_dtype(*floats) if floats else (jnp.dtype(jnp.float32) if arrays else None)
         for name, allowed in ranges.items():

@@ -58,15 +58,15 @@ def hyperparams(source: Callable[..., Any]) -> dict[str, Hyperparam]:
     docs: dict[str, str] = {}
     for owner in reversed(source.__mro__) if isinstance(source, type) else (source,):
         docs |= _argument_docs(owner)
-    found = {}
+    declarations = {}
     for name, parameter in inspect.signature(source).parameters.items():
         annotation = parameter.annotation
         allowed, choices = get_range(annotation), get_choices(annotation)
         if allowed is not None or choices:
             kind = str if choices else int if is_integer(annotation) else float
             text = docs.get(name, "")
-            found[name] = Hyperparam(parameter.default, kind, allowed, choices, text)
-    return found
+            declarations[name] = Hyperparam(parameter.default, kind, allowed, choices, text)
+    return declarations
 
 
 def summary(source: Callable[..., Any]) -> str:

@@ -30,7 +30,7 @@ def flatten_labelled(
 
 
 def reliability(
-    place: Array, p: Float[Array, "n"], y: Float[Array, "n"], keep: Bool[Array, "n"], bins: int
+    bin_index: Array, p: Float[Array, "n"], y: Float[Array, "n"], keep: Bool[Array, "n"], bins: int
 ) -> tuple[Float[Array, "bins"], Float[Array, "bins"], Float[Array, "bins"], Float[Array, ""]]:
     """Computes the reliability table of samples in bins, and its calibration error.
 
@@ -45,11 +45,11 @@ def reliability(
       The mean probability, the mean label and the number of samples of each bin, 0 for empty ones,
       and the expected calibration error.
     """
-    inside = keep[None] & (place[None] == jnp.arange(bins, dtype=place.dtype)[:, None])
+    inside = keep[None] & (bin_index[None] == jnp.arange(bins, dtype=bin_index.dtype)[:, None])
     count, predicted, actual, excess = (
         jnp.sum(jnp.where(inside, values[None], 0), axis=1)
         for values in (jnp.ones_like(p), p, y, p - y)
     )
-    some = jnp.maximum(count, 1)
+    divisor = jnp.maximum(count, 1)
     n = jnp.maximum(jnp.sum(keep, dtype=jnp.int32), 1).astype(p.dtype)
-    return predicted / some, actual / some, count, jnp.sum(jnp.abs(excess)) / n
+    return predicted / divisor, actual / divisor, count, jnp.sum(jnp.abs(excess)) / n

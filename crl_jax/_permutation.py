@@ -54,9 +54,9 @@ def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Arr
         left, right = x // b, x % b
         for i in range(_ROUNDS):
             if i % 2 == 0:
-                left = _add(left, _below(_mix(right ^ round_keys[i]), a), a)
+                left = _add(left, _scale_to_bound(_mix(right ^ round_keys[i]), a), a)
             else:
-                right = _add(right, _below(_mix(left ^ round_keys[i]), b), b)
+                right = _add(right, _scale_to_bound(_mix(left ^ round_keys[i]), b), b)
         return left * b + right
 
     # Cycle walking: about a * b - n elements need more than one step. The first step is part of
@@ -65,12 +65,12 @@ def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Arr
         x, first = state
         return jnp.where((x >= n) | first, encrypt(x), x), jnp.bool_(False)
 
-    walked, _ = jax.lax.while_loop(
+    permuted, _ = jax.lax.while_loop(
         lambda state: jnp.any(state[0] >= n) | state[1],
         step,
         (index.astype(jnp.uint32), jnp.bool_(True)),
     )
-    return walked.astype(jnp.int32)
+    return permuted.astype(jnp.int32)
 
 
 def _sides(n: int) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def _sides(n: int) -> tuple[int, int]:
     return a, -(-n // a)
 
 
-def _below(bits: Array, bound: int) -> Array:
+def _scale_to_bound(bits: Array, bound: int) -> Array:
     """Maps 32 uniform bits to ``[0, bound)``: the high word of ``bits * bound``, bound < 2^16."""
     return ((bits >> 16) * bound + (((bits & 0xFFFF) * bound) >> 16)) >> 16
 

@@ -62,9 +62,9 @@ def pytree_dataclass(cls: Any = None, /, *, eq: bool = True) -> Any:
             own_post_init(self)
 
     cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
-    made: Any = dataclass(frozen=True, eq=eq)(cls)
-    leaves = tuple(f.name for f in fields(made) if not f.metadata.get("static", False))
-    static = tuple(f.name for f in fields(made) if f.metadata.get("static", False))
+    decorated: Any = dataclass(frozen=True, eq=eq)(cls)
+    leaves = tuple(f.name for f in fields(decorated) if not f.metadata.get("static", False))
+    static = tuple(f.name for f in fields(decorated) if f.metadata.get("static", False))
     keys = tuple(map(jax.tree_util.GetAttrKey, leaves))
 
     def flatten(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -77,13 +77,13 @@ def pytree_dataclass(cls: Any = None, /, *, eq: bool = True) -> Any:
         return tuple(zip(keys, children)), structure
 
     def unflatten(structure: tuple[Any, ...], children: Any) -> Any:
-        tree = object.__new__(made)
+        tree = object.__new__(decorated)
         for name, value in zip((*leaves, *static), (*children, *structure)):
             object.__setattr__(tree, name, value)
         return tree
 
-    jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten, flatten)
-    return made
+    jax.tree_util.register_pytree_with_keys(decorated, flatten_with_keys, unflatten, flatten)
+    return decorated
 
 
 def serializable(cls: type[T]) -> type[T]:

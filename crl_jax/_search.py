@@ -76,11 +76,11 @@ def with_block_ends(
     while rounds > _ROUNDS:
         padded = np.pad(levels[-1], (0, -levels[-1].size % 2**_BITS))
         levels[-1:] = [padded, padded[2**_BITS - 1 :: 2**_BITS]]
-        rounds = _rounds_of_ends(rounds)
+        rounds = _rounds_for_block_ends(rounds)
     return levels[0], tuple(levels[1:])
 
 
-def _rounds_of_ends(rounds: int) -> int:
+def _rounds_for_block_ends(rounds: int) -> int:
     # A row of fewer than 2^rounds values has at most 2^(rounds - 7) last values of a block, or one.
     return max(rounds - _BITS + 1, 1)
 
@@ -97,25 +97,25 @@ def _search_by_doubling(
 ) -> Int[Array, "*shape"]:
     """Advances from the start of the row by powers of 2, the largest first."""
 
-    def advance(i: Array | int, found: Array) -> Array:
+    def advance(i: Array | int, position: Array) -> Array:
         step = jnp.int32(1) << (rounds - 1 - i)
-        value = values.at[found + (step - 1)].get(mode="clip")
+        value = values.at[position + (step - 1)].get(mode="clip")
         # `found + step` could overflow before the comparison.
-        is_before = _precedes(value, query, side) & (high - found >= step)
-        return jnp.where(is_before, found + step, found)
+        is_before = _precedes(value, query, side) & (high - position >= step)
+        return jnp.where(is_before, position + step, position)
 
     return lax.fori_loop(0, rounds, advance, low, unroll=unroll)
 
 
-def _search_unrolled(values: Array, *of_queries: Array, rounds: int, side: _Side) -> Array:
+def _search_unrolled(values: Array, *query_and_bounds: Array, rounds: int, side: _Side) -> Array:
     """:func:`_search_by_doubling` in few kernels, for GPUs.
 
     A loop launches several in each round. So does an unrolled one if users come last, as on a CPU:
     callers need the transpose, which XLA moves into all rounds.
     """
-    query, low, high = lax.optimization_barrier([jnp.moveaxis(x, 0, -1) for x in of_queries])
-    found = _search_by_doubling(values, query, low, high, rounds=rounds, side=side, unroll=True)
-    return jnp.moveaxis(found, -1, 0)
+    query, low, high = lax.optimization_barrier([jnp.moveaxis(x, 0, -1) for x in query_and_bounds])
+    position = _search_by_doubling(values, query, low, high, rounds=rounds, side=side, unroll=True)
+    return jnp.moveaxis(position, -1, 0)
 
 
 def _search_by_blocks(
@@ -128,12 +128,12 @@ def _search_by_blocks(
     values, *ends = levels
     if not ends:
         return _search_by_doubling(values, query, low, high, rounds=rounds, side=side)
-    rounds, bounds = _rounds_of_ends(rounds), (low >> _BITS, high >> _BITS)
+    rounds, bounds = _rounds_for_block_ends(rounds), (low >> _BITS, high >> _BITS)
     block = _search_by_blocks(tuple(ends), query, *bounds, rounds=rounds, side=side)
-    found = values.reshape(-1, 2**_BITS).at[block].get(mode="clip")
+    block_values = values.reshape(-1, 2**_BITS).at[block].get(mode="clip")
     start = block << _BITS
-    place = start[..., None] + lax.broadcasted_iota(jnp.int32, found.shape, query.ndim)
-    is_before = _precedes(found, query[..., None], side)
+    place = start[..., None] + lax.broadcasted_iota(jnp.int32, block_values.shape, query.ndim)
+    is_before = _precedes(block_values, query[..., None], side)
     is_before &= (place >= low[..., None]) & (place < high[..., None])
     return jnp.maximum(start, low) + jnp.sum(is_before, axis=-1, dtype=jnp.int32)
 
@@ -151,8 +151,8 @@ def rows_contain(
 ) -> Bool[Array, "*shape"]:
     """Whether each query occurs in its row; arguments as in :func:`search_rows`."""
     index = search_rows(values, query - 1, low, high, rounds)
-    found = values.at[index].get(mode="clip") == query
-    return (index < jnp.broadcast_to(high, query.shape)) & found
+    is_equal = values.at[index].get(mode="clip") == query
+    return (index < jnp.broadcast_to(high, query.shape)) & is_equal
 
 
 def count_below(
@@ -231,14 +231,14 @@ def ranks_by_sorting(
         if by_blocks and n % 2**_BITS == 0:
             packed = _pack_in_blocks(order, last)
         else:
-            packed = _pack(order, _least_of_following(last))
+            packed = _pack(order, _suffix_minimum(last))
         rank = (lax.sort(packed, is_stable=False) & 0xFFFF) + 1
     else:
-        rank = _sort_back(order, _least_of_following(last))
+        rank = _sort_back(order, _suffix_minimum(last))
     return jnp.where(jnp.isnan(scores), 0, rank)
 
 
-def _least_of_following(values: Int[Array, "... n"]) -> Int[Array, "... n"]:
+def _suffix_minimum(values: Int[Array, "... n"]) -> Int[Array, "... n"]:
     """Least of each value and those after it."""
     return lax.cummin(values, axis=values.ndim - 1, reverse=True)
 
@@ -259,9 +259,9 @@ def _pack_in_blocks(
     """
     (rows, n), size = last.shape, 2**_BITS
     blocks = rows, n // size, size
-    within = _least_of_following(last.reshape(blocks))
+    within = _suffix_minimum(last.reshape(blocks))
     following = lax.pad(
-        _least_of_following(within[:, :, 0]), jnp.asarray(n, last.dtype), [(0, 0, 0), (-1, 1, 0)]
+        _suffix_minimum(within[:, :, 0]), jnp.asarray(n, last.dtype), [(0, 0, 0), (-1, 1, 0)]
     )
     rank = jnp.minimum(within, following[:, :, None])
     order = lax.optimization_barrier(order.reshape(blocks))

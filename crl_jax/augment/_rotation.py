@@ -55,12 +55,12 @@ def rotate(image: Image, degrees: _Degrees, *, fill: Channels = 0.0) -> FloatIma
         right * cos - down * sin + middle[1],
     ]
 
-    def of_plane(plane: Array) -> Array:
+    def rotate_plane(plane: Array) -> Array:
         return map_coordinates(plane, source, order=1, mode="constant", cval=0.0)
 
     images = x.reshape(-1, height, width, n_channels)
-    rotated = jax.vmap(jax.vmap(of_plane, 2, 2))(images).reshape(x.shape)
-    covered = of_plane(jnp.ones((height, width), x.dtype))[..., None]
+    rotated = jax.vmap(jax.vmap(rotate_plane, 2, 2))(images).reshape(x.shape)
+    covered = rotate_plane(jnp.ones((height, width), x.dtype))[..., None]
     return rotated + fill * (1 - jnp.broadcast_to(covered, x.shape))
 
 
