@@ -32,7 +32,7 @@ def test_import_loads_only_core_dependencies():
 import sys
 import crl_jax
 import numpy, scipy.sparse
-for held in (numpy.array([[1, 2]]), scipy.sparse.eye_array(3)):  # told apart without pandas
+for held in (numpy.array([[1, 2]]), scipy.sparse.eye_array(3)):  # distinguished without pandas
     crl_jax.data.as_interactions(held)
 loaded = [name for name in {heavy} if name in sys.modules]
 assert not loaded, loaded

@@ -51,9 +51,9 @@ class Setting(NamedTuple):
     """Divisor of all scores."""
     half_width: Any
     """The widest range of scores is [-half_width, half_width]."""
-    told_alpha: Any
+    assumed_alpha: Any
     """The alpha assumed by BCL."""
-    told_tau_plus: Any
+    assumed_tau_plus: Any
     """The share of false negatives assumed by DCL and BCL."""
 
 
@@ -121,8 +121,8 @@ def log_means(sample: Sample, setting: Setting) -> dict[str, Array]:
     """Log of each estimate of the mean of exp(score / t) over true negatives, ``[n_anchors]``."""
     neg, is_true, pos = sample
     common = dict(temperature=setting.temperature)
-    bayesian = dict(tau_plus=setting.told_tau_plus, alpha=setting.told_alpha, beta=0.5)
-    auc = 0.5 + (2 * setting.told_alpha - 1) / 3  # AUC of the densities with that alpha
+    bayesian = dict(tau_plus=setting.assumed_tau_plus, alpha=setting.assumed_alpha, beta=0.5)
+    auc = 0.5 + (2 * setting.assumed_alpha - 1) / 3  # AUC of the densities with that alpha
     log_bcl = losses.bayesian_log_sum(neg, **bayesian, **common)
     log_sums = {
         "biased": losses.biased_log_sum(neg, **common),
@@ -141,7 +141,7 @@ def log_means(sample: Sample, setting: Setting) -> dict[str, Array]:
 def _dcl(setting: Setting) -> dict[str, Any]:
     """Returns the hyper-parameters of DCL."""
     return dict(
-        tau_plus=setting.told_tau_plus,
+        tau_plus=setting.assumed_tau_plus,
         min_score=-setting.half_width,
         temperature=setting.temperature,
     )
@@ -253,7 +253,7 @@ def limits(
     for name in ESTIMATORS:
         error = jnp.exp(logs[name]) - jnp.mean(true, axis=-1)
         if name == "dcl":
-            odds = setting.told_tau_plus / (1 - setting.told_tau_plus)
+            odds = setting.assumed_tau_plus / (1 - setting.assumed_tau_plus)
             error = jnp.hypot(error, odds * jnp.std(false, axis=-1) / jnp.sqrt(float(n_pos)))
         result[name] = jnp.sqrt(jnp.mean(error**2))
     return result

@@ -167,7 +167,7 @@ def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[di
 
     Returns:
       A dictionary for each training, with ``share``, ``method``, ``seed``, ``labelled``, the number
-      of labelled images, ``told``, the class prior used by puNCE, and :data:`MEASURES`.
+      of labelled images, ``assumed_prior``, the class prior used by puNCE, and :data:`MEASURES`.
     """
     digits, rows = load(), []
     for seed in range(seeds):
@@ -182,7 +182,7 @@ def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[di
                 prior = _PRIOR_FACTORS.get(method, math.nan) * true_prior(digits, labelled)
                 rows.append(
                     {"share": share, "method": method, "seed": seed,
-                     "labelled": int(labelled.sum()), "told": prior,
+                     "labelled": int(labelled.sum()), "assumed_prior": prior,
                      **evaluate(features[method], digits, labelled)}
                 )  # fmt: skip
     return rows

@@ -37,8 +37,8 @@ _SYMBOLS = {
     "tau_plus": "τ⁺",
     "temperature": "t",
     "n_neg": "N",
-    "told_alpha": "α assumed by BCL",
-    "told_tau_plus": "τ⁺ assumed by DCL and BCL",
+    "assumed_alpha": "α assumed by BCL",
+    "assumed_tau_plus": "τ⁺ assumed by DCL and BCL",
 }
 _VARIED = ("alpha", "gamma", "tau_plus", "temperature", "n_neg")
 """Parameters of figure 6.9."""
@@ -93,7 +93,7 @@ def repeat_setting(config: Config, points: int, **swept: Any) -> Setting:
     """
     configured = {name: getattr(config, name) for name in Setting._fields if hasattr(config, name)}
     numbers = configured | swept
-    numbers = {"told_alpha": numbers["alpha"], "told_tau_plus": numbers["tau_plus"]} | numbers
+    numbers = {"assumed_alpha": numbers["alpha"], "assumed_tau_plus": numbers["tau_plus"]} | numbers
     return Setting(**{name: jnp.full(points, x, jnp.float32) for name, x in numbers.items()})
 
 
@@ -105,8 +105,8 @@ def grids(config: Config) -> dict[str, np.ndarray]:
         "gamma": np.linspace(0, 1, _POINTS),
         "tau_plus": np.linspace(0, 0.5, _POINTS + 1)[1:],  # at 0 all estimators agree
         "temperature": np.geomspace(min_temperature, 10 * min_temperature, _POINTS),
-        "told_tau_plus": np.linspace(0, 0.4, _POINTS),
-        "told_alpha": np.linspace(0.5, 1, _POINTS),
+        "assumed_tau_plus": np.linspace(0, 0.4, _POINTS),
+        "assumed_alpha": np.linspace(0.5, 1, _POINTS),
     }
 
 
@@ -154,7 +154,7 @@ def draw(folder: Path, config: Config, results: Results) -> None:
     """Draws the figures, and writes their data."""
     _draw_errors(folder, results.chosen(*_VARIED))
     _draw_means(folder, results.chosen("gamma", "alpha"))
-    truth = {"told_tau_plus": config.tau_plus, "told_alpha": config.alpha}
+    truth = {"assumed_tau_plus": config.tau_plus, "assumed_alpha": config.alpha}
     _draw_misspecified(folder, results.chosen(*truth), truth)
     _draw_convergence(folder, results)
     _draw_populations(folder, results.populations)
@@ -212,7 +212,7 @@ def _draw_misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, 
             _curve(axes, relative, name, "bias")
         axes.axhline(0, color="0.3", linewidth=0.8)
         marks = {"truth": truth[parameter]}
-        if parameter == "told_alpha":
+        if parameter == "assumed_alpha":
             marks["AUC"] = 0.5 + (2 * truth[parameter] - 1) / 3
         for text, x in marks.items():
             axes.axvline(x, color="0.3", linewidth=0.8, linestyle=":")

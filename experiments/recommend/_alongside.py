@@ -114,5 +114,5 @@ def _fit_alongside(
         epochs = np.concatenate([epochs, result.choice.best_epochs])
     choice = replace(tuned.choice, scores=scores, best_epochs=epochs)
     seconds = time.perf_counter() - began
-    said = f"{tuned.description}; fitted {', '.join(with_vectors)} in {seconds:.0f} s"
-    return replace(tuned, points=points, choice=choice, description=said), members
+    description = f"{tuned.description}; fitted {', '.join(with_vectors)} in {seconds:.0f} s"
+    return replace(tuned, points=points, choice=choice, description=description), members

@@ -33,9 +33,9 @@ def commands_of(text, name):
 def refused(main, arguments, capsys):
     """Returns the one-line error of a command that rejects its arguments."""
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    return output
 
 
 def flags_of(text):

@@ -278,12 +278,12 @@ def test_reports_invalid_arguments(tmp_path, name, options, message):
         read(path, **options)
 
 
-@pytest.mark.parametrize(("line", "told"), [("1\t2\toops\t4", "'oops'"), ("1\t-2\t3\t4", "'-2'"),
+@pytest.mark.parametrize(("line", "token"), [("1\t2\toops\t4", "'oops'"), ("1\t-2\t3\t4", "'-2'"),
                                             ("1\t2\t3", "got 3")])  # fmt: skip
-def test_line_number_is_exact_in_long_file(tmp_path, line, told):
+def test_line_number_is_exact_in_long_file(tmp_path, line, token):
     lines = [f"{i}\t{i}\t3\t4" for i in range(5000)]
     lines[4321] = line
-    with raises(DataError, match=rf"u.data:4322: .*{told}"):
+    with raises(DataError, match=rf"u.data:4322: .*{token}"):
         read(write(tmp_path / "u.data", "\n".join(lines) + "\n"))
 
 

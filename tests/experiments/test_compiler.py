@@ -62,7 +62,9 @@ def test_releases_memory_between_compilation_and_run(monkeypatch):
         assert events == expected
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is told on Linux")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the memory of a process is known on Linux only"
+)
 def test_trim_memory_releases_fragmented_memory():
     def resident_bytes():
         with open("/proc/self/statm") as file:

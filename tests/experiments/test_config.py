@@ -223,11 +223,11 @@ def test_reports_damaged_file_on_one_line(tmp_path):
     good = json.dumps(STORED, indent=2).encode()
     texts = damaged_copies(good, 30, 60)
     texts += [b"", b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'{"a": 1, "a": 1}', b"NaN"]
-    said = []
+    messages = []
     for text in texts:
         path.write_bytes(text)
-        said.append(error_message(rundir.open_run, tmp_path, SCHEMA))
-    errors = [line for line in said if line]
+        messages.append(error_message(rundir.open_run, tmp_path, SCHEMA))
+    errors = [line for line in messages if line]
     assert len(errors) > 60
     assert all(line.startswith(str(path)) for line in errors)
 

@@ -41,7 +41,7 @@ def test_given_hyperparams_are_not_searched():
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ("--loss info_nce", "needs one of the losses"),
         ("--loss auto", "needs one of the losses"),
@@ -50,8 +50,8 @@ def test_given_hyperparams_are_not_searched():
         ("--loss bayesian --tune 1", "omit --tune"),
     ],
 )
-def test_rejects_incompatible_flags(flags, said):
-    with pytest.raises(ValueError, match=said):
+def test_rejects_incompatible_flags(flags, message):
+    with pytest.raises(ValueError, match=message):
         make_config(flags)
 
 

@@ -245,12 +245,12 @@ def test_default_encoder_covers_all_users_and_items(name, fit_arguments):
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [("directau", "no negatives"), ("mpr", "its own negatives"), ("bpr", "rns")],
 )
-def test_prints_source_of_negatives(loss, said, fit_arguments, capsys):
+def test_prints_source_of_negatives(loss, message, fit_arguments, capsys):
     fit_arguments("--loss", loss)
-    assert f", {said}, mf on " in capsys.readouterr().out
+    assert f", {message}, mf on " in capsys.readouterr().out
 
 
 def test_directau_sets_uniformity_and_cosine_similarity(fit_arguments):

@@ -10,7 +10,7 @@ from experiments.recommend._config import SCHEMA
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "expected"),
     [
         ("`learning_rate` must be positive.", "--lr must be positive."),
         ("`weight_decay` and `tau_plus`", "--weight-decay and --tau-plus"),
@@ -19,8 +19,8 @@ from experiments.recommend._config import SCHEMA
         ("dim alone is a word", "dim alone is a word"),
     ],
 )
-def test_error_messages_name_flags_of_arguments(message, said):
-    assert in_flags(message, SCHEMA.flags) == said
+def test_error_messages_name_flags_of_arguments(message, expected):
+    assert in_flags(message, SCHEMA.flags) == expected
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_resume_accepts_other_device(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["rows=2"], "--mesh must be the number of devices along data and table, such as data=4"),
         (["data=2,data=4"], "got data=2,data=4"),
@@ -85,7 +85,7 @@ def test_resume_accepts_other_device(tmp_path):
         ),
     ],
 )
-def test_rejects_invalid_mesh(flags, said, tmp_path, capsys):
+def test_rejects_invalid_mesh(flags, message, tmp_path, capsys):
     assert main(["--mesh", *flags, "--out", str(tmp_path / "run")]) == 2
-    assert said in one_line(capsys.readouterr().err)
+    assert message in one_line(capsys.readouterr().err)
     assert not (tmp_path / "run").exists()

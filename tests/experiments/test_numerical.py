@@ -25,8 +25,8 @@ SIZES = dict(n_anchors=50, n_neg=40, n_pos=3)
 def setting(points=None, **changed):
     """Returns one setting or a batch; estimators receive the true values unless ``changed``."""
     numbers = CENTRE | changed
-    told = dict(told_alpha=numbers["alpha"], told_tau_plus=numbers["tau_plus"])
-    numbers = told | numbers
+    assumed = dict(assumed_alpha=numbers["alpha"], assumed_tau_plus=numbers["tau_plus"])
+    numbers = assumed | numbers
     if points is None:
         return model.Setting(**numbers)
     return model.Setting(
@@ -124,7 +124,7 @@ def np_estimates(sample, tau_plus, alpha, t):
 
 def test_measurements_match_published_estimators():
     key, t = jax.random.key(4), CENTRE["temperature"]
-    got = model.measure(key, setting(2, told_tau_plus=[0.1, 0.15], told_alpha=0.85), **SIZES)
+    got = model.measure(key, setting(2, assumed_tau_plus=[0.1, 0.15], assumed_alpha=0.85), **SIZES)
     sample = model.draw(key, setting(), **SIZES)
     for point, tau_plus in enumerate((0.1, 0.15)):
         supervised, estimates = np_estimates(sample, tau_plus, 0.85, t)
@@ -150,7 +150,7 @@ def test_measurements_match_published_estimators():
 
 def test_excludes_anchors_without_true_negatives():
     key = jax.random.key(5)
-    crowded = dict(tau_plus=0.95, told_tau_plus=0.3)
+    crowded = dict(tau_plus=0.95, assumed_tau_plus=0.3)
     got = model.measure(key, setting(2, **crowded), **SIZES)
     sample = model.draw(key, setting(**crowded), **SIZES)
     keep = np.asarray(sample.is_true.any(-1))
@@ -164,7 +164,7 @@ def test_excludes_anchors_without_true_negatives():
 
 
 def test_reports_fraction_of_clamped_anchors():
-    cold = dict(temperature=0.05, told_tau_plus=0.3)
+    cold = dict(temperature=0.05, assumed_tau_plus=0.3)
     got = model.measure(jax.random.key(4), setting(2, **cold), **SIZES)
     neg, _, pos = model.draw(jax.random.key(4), setting(**cold), **SIZES)
     rest = np.exp(neg / 0.05).mean(-1) - 0.3 * np.exp(pos / 0.05).mean(-1)
@@ -223,7 +223,7 @@ def test_new_values_do_not_recompile(monkeypatch):
         raise AssertionError("traced again")
 
     monkeypatch.setattr(model, "log_means", traced)
-    other = setting(2, alpha=[0.6, 0.8], gamma=0.9, temperature=0.2, told_tau_plus=0.3)
+    other = setting(2, alpha=[0.6, 0.8], gamma=0.9, temperature=0.2, assumed_tau_plus=0.3)
     second = model.measure(jax.random.key(8), other, **SIZES)
     assert not np.allclose(first["mean"], second["mean"])
 

@@ -251,7 +251,7 @@ def test_config_file_and_flags_fix_hyperparams_in_search(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ("--loss auto --tune 0", "--loss auto"),
         ("--loss auto --sweep lr=1e-3,1e-2", "--loss auto"),
@@ -270,9 +270,9 @@ def test_config_file_and_flags_fix_hyperparams_in_search(tmp_path):
         ("--loss auto --temperature 0.2", "--loss auto has no --temperature; it takes no numbers"),
     ],
 )
-def test_rejects_invalid_searches(flags, said, tmp_path, capsys):
+def test_rejects_invalid_searches(flags, message, tmp_path, capsys):
     out = tmp_path / "run"
-    assert said in refused(main, [*flags.split(), "--out", str(out)], capsys)
+    assert message in refused(main, [*flags.split(), "--out", str(out)], capsys)
     assert not out.exists()
 
 
