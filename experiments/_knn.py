@@ -17,7 +17,7 @@ _MAX_QUERIES = 2000
 """Maximum number of query examples."""
 
 
-class Voters(NamedTuple):
+class KNNBank(NamedTuple):
     """Memory bank of labelled examples for k-nearest-neighbour classification.
 
     Attributes:
@@ -35,26 +35,26 @@ class Voters(NamedTuple):
     temperature: float
 
 
-def valid_knn(voters: Voters, examples: np.ndarray, labels: np.ndarray) -> Any:
+def valid_knn(bank: KNNBank, examples: np.ndarray, labels: np.ndarray) -> Any:
     """Returns a metric that reports ``valid_knn``, the accuracy on held-out examples."""
     subset = slice(_MAX_QUERIES)
-    return _measure("valid_knn", voters, examples[subset], labels[subset])
+    return _measure("valid_knn", bank, examples[subset], labels[subset])
 
 
-def train_knn(voters: Voters) -> Any:
+def train_knn(bank: KNNBank) -> Any:
     """Returns a metric that reports ``train_knn``, the leave-one-out accuracy in the memory bank.
 
     It is measured on the first examples of the bank.
     """
-    return _measure("train_knn", voters, None, voters.labels[:_MAX_QUERIES])
+    return _measure("train_knn", bank, None, bank.labels[:_MAX_QUERIES])
 
 
-def knn_among(voters: Voters, features: np.ndarray) -> float:
+def knn_among(bank: KNNBank, features: np.ndarray) -> float:
     """Computes the leave-one-out accuracy over the whole memory bank."""
-    n, labels, vectors = len(features), jnp.asarray(voters.labels), jnp.asarray(features)
+    n, labels, vectors = len(features), jnp.asarray(bank.labels), jnp.asarray(features)
     accuracy = metrics.knn_accuracy(
-        vectors, labels, vectors, labels, n_classes=voters.n_classes,
-        k=neighbours(voters.neighbours, n), temperature=voters.temperature,
+        vectors, labels, vectors, labels, n_classes=bank.n_classes,
+        k=neighbours(bank.neighbours, n), temperature=bank.temperature,
         leave_out=jnp.arange(n, dtype=jnp.int32),
     )  # fmt: skip
     return float(accuracy)
@@ -70,10 +70,10 @@ class _Vote:
     k: int = field(metadata={"static": True})
 
 
-def _measure(name: str, voters: Voters, examples: np.ndarray | None, labels: np.ndarray) -> Any:
-    vote = _Vote(name, voters.n_classes, neighbours(voters.neighbours, len(voters.labels)))
-    arrays = jax.tree.map(jnp.asarray, (voters.examples, voters.labels, examples, labels))
-    return jax.tree_util.Partial(_accuracy, vote, voters.temperature, *arrays)
+def _measure(name: str, bank: KNNBank, examples: np.ndarray | None, labels: np.ndarray) -> Any:
+    vote = _Vote(name, bank.n_classes, neighbours(bank.neighbours, len(bank.labels)))
+    arrays = jax.tree.map(jnp.asarray, (bank.examples, bank.labels, examples, labels))
+    return jax.tree_util.Partial(_accuracy, vote, bank.temperature, *arrays)
 
 
 def _accuracy(

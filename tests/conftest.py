@@ -240,7 +240,7 @@ def dataset_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def worlds(dataset_folder):
+def problems(dataset_folder):
     """Returns a function that loads datasets of `dataset_folder` by name."""
     from rich.console import Console
 

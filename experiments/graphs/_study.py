@@ -11,7 +11,7 @@ import numpy as np
 from crl_jax import augment, data, metrics, models, tasks, train
 
 from .. import _truth as truth
-from .._knn import BANK, Voters, knn_among, train_knn, valid_knn
+from .._knn import BANK, KNNBank, knn_among, train_knn, valid_knn
 from .._registry import resolve_flags
 from .._rundir import write_arrays
 from .._schema import absolute
@@ -173,7 +173,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
         """Returns the measurement of the kNN accuracy, see :func:`valid_knn`, :func:`train_knn`."""
         indices = (problem.learn if phase == "search" else problem.all)[:BANK]
-        bank, valid = _voters(config, problem, indices), problem.valid
+        bank, valid = _make_bank(config, problem, indices), problem.valid
         on_host = _on_host(config)
         if on_host:
             bank = bank._replace(examples=np.arange(len(indices), dtype=np.int32))
@@ -234,7 +234,7 @@ class GraphStudy(TaskStudy[Config, Problem]):
             folds=folds[indices] if protocol.given_folds and folds is not None else protocol.folds,
         )  # fmt: skip
         on_stage(f"evaluating seed {seed}: neighbours and views")
-        knn = knn_among(_voters(config, problem, indices), features)
+        knn = knn_among(_make_bank(config, problem, indices), features)
         results = {"svm": svm.accuracy, "knn": knn, **learned.view_metrics(indices, seed)}
         calibration = None
         entry = LOSSES[config.objective.loss]
@@ -269,8 +269,8 @@ def _on_host(config: Config) -> bool:
     return config.training.batches == "host"
 
 
-def _voters(config: Config, problem: Problem, indices: np.ndarray) -> Voters:
-    """Returns the graphs at these indices as kNN voters, configured by the flags."""
+def _make_bank(config: Config, problem: Problem, indices: np.ndarray) -> KNNBank:
+    """Returns the graphs at these indices as the memory bank of kNN."""
     n_classes, protocol = len(problem.graphs.classes), config.protocol
     labels, temperature = problem.labels(indices), protocol.knn_temperature
-    return Voters(indices, labels, n_classes, protocol.neighbours, temperature)
+    return KNNBank(indices, labels, n_classes, protocol.neighbours, temperature)

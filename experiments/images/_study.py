@@ -11,7 +11,7 @@ from crl_jax import data, tasks, train
 
 from .. import _truth as truth
 from .._encoder_file import save_backbone
-from .._knn import BANK, Voters, train_knn, valid_knn
+from .._knn import BANK, KNNBank, train_knn, valid_knn
 from .._registry import resolve_flags
 from .._schema import absolute
 from .._study import Evaluation, OnStage
@@ -149,14 +149,14 @@ class Images(TaskStudy[Config, Problem]):
             return measure_views(problem.train.images[np.sort(indices)], protocol.seed)
         part = labelled(problem.part(phase))
         bank = part.take(balanced_indices(part.labels, min(BANK, len(part)), rng))
-        voters = Voters(
+        knn_bank = KNNBank(
             bank.images[:], bank.labels, len(bank.classes), protocol.neighbours,
             protocol.knn_temperature,
         )  # fmt: skip
         if phase == "search":
             images: Any = problem.valid.images
-            return valid_knn(voters, images, problem.valid.labels)
-        return train_knn(voters)
+            return valid_knn(knn_bank, images, problem.valid.labels)
+        return train_knn(knn_bank)
 
     def describe_training(self, config: Config) -> str:
         """See :meth:`Study.describe_training`."""

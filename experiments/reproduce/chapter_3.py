@@ -18,7 +18,7 @@ from ..recommend.objectives import group_bpr, likely_and_unpopular, popularity_m
 from .comparisons import RankingTable
 from .data import check_confidence_ratings, load_rated, with_noise
 from .figures import draw_values, finish
-from .methods import Method, Recipe, World
+from .methods import Method, Problem, Recipe
 from .outcomes import ReportedMetrics
 from .targets import Job, Options, Target, progress_callback, train_all, training_epochs
 from .training import train_published
@@ -53,9 +53,9 @@ _ABLATION_NOTES = (
 )
 
 
-def epochs_per_round(world: World) -> int:
+def epochs_per_round(problem: Problem) -> int:
     """Returns the number of epochs per EM round."""
-    return max(1, round(TRIPLETS * world.train.n_users / len(world.train)))
+    return max(1, round(TRIPLETS * problem.train.n_users / len(problem.train)))
 
 
 RECIPE = Recipe(
@@ -63,7 +63,7 @@ RECIPE = Recipe(
     learning_rate=0.05,
     weight_decay=0.01,
     deviation=math.sqrt(SCALE),
-    epochs=lambda world: ROUNDS * epochs_per_round(world),
+    epochs=lambda problem: ROUNDS * epochs_per_round(problem),
     metrics=(
         *(
             f"{name}@{k}"
@@ -77,13 +77,13 @@ RECIPE = Recipe(
 
 
 def _confidence(*, rated: bool = False, **changes: Any) -> Any:
-    def make(world: World) -> tasks.ConfidenceEM:
-        log = world.train
+    def make(problem: Problem) -> tasks.ConfidenceEM:
+        log = problem.train
         prior: Any = weights.credibility_prior(log.item_counts)
         if rated:
             assert log.ratings is not None
             prior = tasks.InteractionPrior(jnp.asarray(log.ratings / log.ratings.max()))
-        return tasks.ConfidenceEM(prior, every=epochs_per_round(world), **changes)
+        return tasks.ConfidenceEM(prior, every=epochs_per_round(problem), **changes)
 
     return make
 
@@ -126,7 +126,7 @@ def methods(scale: float = SCALE) -> dict[str, Method]:
             axis=("rho", (0.2, 0.4, 0.6, 0.8)),
         ),
         make(
-            "mpr", lambda world: popularity_mixture(world.train), loss=likely_and_unpopular,
+            "mpr", lambda problem: popularity_mixture(problem.train), loss=likely_and_unpopular,
             hyperparams={"balance": 0.5}, n_neg=2, n_pos=2,
             axis=("balance", (0.3, 0.5, 0.7, 0.9)),
         ),
@@ -197,7 +197,7 @@ def draw_distributions(
 
 def draw_roc(job: Job) -> None:
     """Figure 3.4: ROC of the confidence."""
-    check_confidence_ratings(job.world)
+    check_confidence_ratings(job.problem)
     outcomes = train_all(_estimates(job.options), job)
     figure = Figure(figsize=(5.5, 5), layout="constrained")
     axes, rates, rows = figure.subplots(), np.linspace(0, 1, 101), []
@@ -217,7 +217,7 @@ def draw_noise(job: Job) -> None:
     scores = {}
     for rate in NOISE_RATES:
         job.console.print(f"{rate:.0%} of false positives")
-        noisy = job._replace(worlds=[with_noise(job.world, rate)])
+        noisy = job._replace(problems=[with_noise(job.problem, rate)])
         for outcome in train_all([by_name[name] for name in ROBUST], noisy):
             scores[outcome.label, rate] = outcome.by_seed(RECIPE.main)
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -247,10 +247,10 @@ def _histories(
     histories = {}
     with display(job.console) as screen:
         for name in names:
-            epochs = training_epochs(by_name[name], job.options, job.world)
+            epochs = training_epochs(by_name[name], job.options, job.problem)
             on_epoch = progress_callback(screen, name, epochs)
             outcome = train_published(
-                by_name[name], job.world, seeds, epochs, probe=probe, on_epoch=on_epoch
+                by_name[name], job.problem, seeds, epochs, probe=probe, on_epoch=on_epoch
             )
             histories[name] = outcome.history
     return histories
@@ -258,7 +258,7 @@ def _histories(
 
 def draw_convergence(job: Job) -> None:
     """Figure 3.6: convergence."""
-    layout = metrics.eval_layout(job.world.train, job.world.test)
+    layout = metrics.eval_layout(job.problem.train, job.problem.test)
     probe = train.ValidationMetrics(jax.tree_util.Partial(_auc, layout))
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes, rows = figure.subplots(), []
@@ -281,7 +281,7 @@ def _auc(
     return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, layout, ks=(1,))["auc"])}
 
 
-def track_likelihood(world: World, scale: float) -> train.ValidationMetrics:
+def track_likelihood(problem: Problem, scale: float) -> train.ValidationMetrics:
     """Returns a hook that records the likelihood of lemma 3.2 and the constant of its proof.
 
     ``log_posterior`` is the mean over the training interactions, each with one fixed random
@@ -291,10 +291,10 @@ def track_likelihood(world: World, scale: float) -> train.ValidationMetrics:
     the quotient of the two, relative to its median; both would be 1.
 
     Args:
-      world: The data.
+      problem: The data.
       scale: Variance of the initial values, whose score distribution both formulas use.
     """
-    log = world.train
+    log = problem.train
     seen = np.zeros((log.n_users, log.n_items), bool)
     seen[log.users, log.items] = True
     rng = np.random.default_rng(0)
@@ -338,11 +338,11 @@ def _likelihood(
 
 def draw_likelihood(job: Job) -> None:
     """Lemma 3.2: the penalised log-likelihood, and the constant of the proof."""
-    round_length, scale = epochs_per_round(job.world), job.options.distribution_scale
+    round_length, scale = epochs_per_round(job.problem), job.options.distribution_scale
     columns = ("log_posterior", "ratio_low", "ratio_high")
     figure, rows = Figure(figsize=(11, 4.2), layout="constrained"), []
     left, right = figure.subplots(1, 2)
-    for name, history in _histories(job, RULES, track_likelihood(job.world, scale)).items():
+    for name, history in _histories(job, RULES, track_likelihood(job.problem, scale)).items():
         epochs = np.array([entry["epoch"] for entry in history])
         curves = {key: np.array([np.mean(entry[key]) for entry in history]) for key in columns}
         (line,) = left.plot(epochs, curves["log_posterior"], label=name)
@@ -398,7 +398,7 @@ TARGETS: Mapping[str, Target] = {
             _estimates,
             lambda _: _NOTES,
             ReportedMetrics(("confidence_auc",), "confidence_auc", None),
-            lambda _, world: check_confidence_ratings(world),
+            lambda _, problem: check_confidence_ratings(problem),
         ),
         flags=_TABLE_FLAGS,
         check=_check,
@@ -409,7 +409,9 @@ TARGETS: Mapping[str, Target] = {
             _all,
             lambda options: _NOTES + (_ABLATION_NOTES if options.ablation else ()),
             RECIPE.reported,
-            lambda options, world: check_confidence_ratings(world) if options.ablation else None,
+            lambda options, problem: (
+                check_confidence_ratings(problem) if options.ablation else None
+            ),
         ),
         flags=(*_TABLE_FLAGS, "ablation"),
         check=_check,

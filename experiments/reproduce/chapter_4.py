@@ -18,7 +18,7 @@ from .comparisons import RankingTable
 from .contrastive import on_dataset
 from .data import load_parts
 from .figures import Panel, draw_panels, finish
-from .methods import Method, World
+from .methods import Method, Problem
 from .targets import Job, Options, Target, progress_callback, train_all
 from .training import train_published
 
@@ -31,8 +31,8 @@ _NOTES = (
 )
 
 
-def _bns(**changes: Any) -> Callable[[World], samplers.Sampler]:
-    return lambda world: samplers.BNS(samplers.popularity_prior(world.train), **changes)
+def _bns(**changes: Any) -> Callable[[Problem], samplers.Sampler]:
+    return lambda problem: samplers.BNS(samplers.popularity_prior(problem.train), **changes)
 
 
 def _oracle(candidates: int | None, true: float = 0.04) -> Method:
@@ -40,8 +40,8 @@ def _oracle(candidates: int | None, true: float = 0.04) -> Method:
     sharp = "" if true == 0.04 else f"sharp ({true:g}) "
     return Method(
         f"{sharp}oracle, |M| = {size}",
-        lambda world: samplers.BNS(
-            samplers.oracle_prior(world.test, true=true), candidates=candidates
+        lambda problem: samplers.BNS(
+            samplers.oracle_prior(problem.test, true=true), candidates=candidates
         ),
         # All items are ranked once per draw for every user, regardless of the number of triplets.
         draw=8192 if (candidates or 1000) >= 100 else 1024,
@@ -50,7 +50,7 @@ def _oracle(candidates: int | None, true: float = 0.04) -> Method:
 
 
 RNS = Method("rns", lambda _: samplers.RNS())
-PNS = Method("pns", lambda world: samplers.PNS.from_interactions(world.train))
+PNS = Method("pns", lambda problem: samplers.PNS.from_interactions(problem.train))
 AOBPR = Method("aobpr", lambda _: samplers.AOBPR())
 # The dissertation's DNS draws with a probability linear in the rank: two candidates.
 DNS = Method("dns", lambda _: samplers.DNS(2))
@@ -75,14 +75,14 @@ TABLES: dict[str, tuple[Method, ...]] = {
         RNS,
         BNS,
         Method("bns-1", _bns(risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_min=2.0)),
-        Method("bns-2", lambda world: samplers.StagedSampler(samplers.RNS(), _bns()(world), 10)),
+        Method("bns-2", lambda p: samplers.StagedSampler(samplers.RNS(), _bns()(p), 10)),
         Method(
-            "bns-3", lambda world: samplers.BNS(samplers.uniform_prior(world.train.n_items))
+            "bns-3", lambda problem: samplers.BNS(samplers.uniform_prior(problem.train.n_items))
         ),
         Method(
             "bns-4",
-            lambda world: samplers.BNS(
-                samplers.group_prior(world.train, occupations(world.folder, world.train))
+            lambda problem: samplers.BNS(
+                samplers.group_prior(problem.train, occupations(problem.folder, problem.train))
             ),
         ),
     ),
@@ -105,16 +105,16 @@ LAMBDAS = {x: Method(f"λ = {x:g}", _bns(risk_lambda=x)) for x in (0.1, 1.0, 5.0
 SIZES = {x: Method(f"|M| = {x}", _bns(candidates=x)) for x in (1, 3, 5, 10, 15)}
 
 
-def score_histogram(world: World, edges: np.ndarray) -> train.ValidationMetrics:
+def score_histogram(problem: Problem, edges: np.ndarray) -> train.ValidationMetrics:
     """Returns a hook that counts the scores of true and false negatives in bins with ``edges``.
 
     False negatives are the test items; true negatives are all other items that a user has not
     interacted with. Scores beyond the edges count in the outermost bins.
     """
-    shape = world.train.n_users, world.train.n_items
+    shape = problem.train.n_users, problem.train.n_items
     kind = np.zeros(shape, np.int8)  # 0 for a true negative, 1 for a false one, 2 for a positive
-    kind[world.test.users, world.test.items] = 1
-    kind[world.train.users, world.train.items] = 2
+    kind[problem.test.users, problem.test.items] = 1
+    kind[problem.train.users, problem.train.items] = 2
     count_scores = jax.tree_util.Partial(
         _count_scores, jnp.asarray(kind), jnp.asarray(edges, jnp.float32)
     )
@@ -137,10 +137,10 @@ def _count_scores(
 def draw_scores(job: Job) -> None:
     """Figure 4.2: scores of true and false negatives."""
     epochs, edges = job.options.epochs or 100, np.linspace(-4, 6, 101)
-    probe = score_histogram(job.world, edges)
+    probe = score_histogram(job.problem, edges)
     with display(job.console) as screen:
         on_epoch = progress_callback(screen, "rns", epochs)
-        outcome = train_published(RNS, job.world, (0,), epochs, probe=probe, on_epoch=on_epoch)
+        outcome = train_published(RNS, job.problem, (0,), epochs, probe=probe, on_epoch=on_epoch)
     entries = [outcome.history[i] for i in _geometric_indices(len(outcome.history), 6)]
     figure = Figure(figsize=(12, 6), layout="constrained")
     rows = []
@@ -202,11 +202,11 @@ def draw_hyperparameters(job: Job) -> None:
 def sampling_table(title: str, number: str, **kwargs: Any) -> Target:
     """Returns a table of samplers, on matrix factorisation and LightGCN."""
 
-    def rows(options: Options, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
+    def rows(options: Options, encoder: str, dataset: str, problem: Problem) -> tuple[Method, ...]:
         dataset = options.dataset or dataset
         adapt = _published_graph if options.setting == "published" else on_dataset
         methods = (_with_prior(method, dataset) for method in TABLES[number])
-        return tuple(adapt(method, encoder, dataset, world) for method in methods)
+        return tuple(adapt(method, encoder, dataset, problem) for method in methods)
 
     return Target(
         title=title,
@@ -224,9 +224,9 @@ def _with_prior(method: Method, dataset: str) -> Method:
     return dataclasses.replace(method, hyperparams={"tau_plus": _HARD_TAU_PLUS[dataset]})
 
 
-def _published_graph(method: Method, encoder: str, dataset: str, world: World) -> Method:
+def _published_graph(method: Method, encoder: str, dataset: str, problem: Problem) -> Method:
     """Returns a method with the published setting of an encoder, section 4.5.1.2."""
-    del world
+    del problem
     if encoder == "mf":
         return method
     batch_size = 1024 if dataset == "ml-1m" else 128

@@ -16,7 +16,7 @@ from .comparisons import RankingTable
 from .cost import measure_speed
 from .data import check_datasets, load_datasets, load_parts
 from .figures import Panel, draw_panels, finish
-from .methods import Method, Minibatch, World
+from .methods import Method, Minibatch, Problem
 from .targets import Job, Options, Target
 
 SIZES = (1, 3, 5, 10, 15)
@@ -66,11 +66,11 @@ def draw_hyperparameters(job: Job) -> None:
 def draw_epoch_times(job: Job) -> None:
     """Figure 5.4: time per epoch, measured on some steps of each method, in batches of 1,024."""
     column, ylabel = _choose_time()
-    names, rows = [Path(world.folder).name for world in job.worlds], []
+    names, rows = [Path(problem.folder).name for problem in job.problems], []
     figure = Figure(figsize=(max(6, 2 * len(names)), 4), layout="constrained")
     axes = figure.subplots()
     for place, (label, method) in enumerate(_TIMED.items()):
-        seconds = [_epoch_times(method, world, job) for world in job.worlds]
+        seconds = [_epoch_times(method, problem, job) for problem in job.problems]
         heights = [each[column] for each in seconds]
         axes.bar(np.arange(len(names)) + 0.2 * (place - 1.5), heights, 0.2, label=label)
         rows += [[name, label, *each] for name, each in zip(names, seconds, strict=True)]
@@ -92,8 +92,8 @@ def draw_cost(job: Job) -> None:
     for label, name in (("extra positives M", "n_pos"), ("negatives N", "n_neg")):
         for size in TIMED_SIZES:
             changed[label, size] = dataclasses.replace(DPL, **{name: size})
-    (world,) = job.worlds
-    rows = [[*key, *_epoch_times(method, world, job)] for key, method in changed.items()]
+    (problem,) = job.problems
+    rows = [[*key, *_epoch_times(method, problem, job)] for key, method in changed.items()]
     column, ylabel = _choose_time()
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
@@ -107,11 +107,11 @@ def draw_cost(job: Job) -> None:
     finish(job, figure, ["parameter", "size", "seconds", "cpu_seconds"], rows)
 
 
-def _epoch_times(method: Method, world: World, job: Job) -> tuple[float, float]:
+def _epoch_times(method: Method, problem: Problem, job: Job) -> tuple[float, float]:
     """Returns the seconds and processor seconds of an epoch, measured on some of its steps."""
     plain = dataclasses.replace(method, minibatch=_PLAIN)
-    speed = measure_speed(plain, world, job.options.out / "speeds")
-    steps = -(-len(world.train) // _PLAIN.batch_size)
+    speed = measure_speed(plain, problem, job.options.out / "speeds")
+    steps = -(-len(problem.train) // _PLAIN.batch_size)
     return steps * speed.step, steps * speed.cpu_step
 
 
@@ -126,8 +126,8 @@ def _choose_time() -> tuple[int, str]:
 
 
 def _contrastive_table(title: str, number: str) -> Target:
-    def rows(_: Options, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
-        return contrastive.methods(number, encoder, dataset, world)
+    def rows(_: Options, encoder: str, dataset: str, problem: Problem) -> tuple[Method, ...]:
+        return contrastive.methods(number, encoder, dataset, problem)
 
     table = RankingTable(rows, lambda _: _NOTES, encoders=contrastive.ENCODERS, long=True)
     flags = ("methods", "datasets", "encoders", "sweep", "estimate")

@@ -11,7 +11,7 @@ from pathlib import Path
 from crl_jax import hyperparams
 
 from .cost import training_seconds
-from .methods import SAMPLING, Method, World
+from .methods import SAMPLING, Method, Problem
 from .outcomes import Outcome, ReportedMetrics
 from .tables import Group, choose, make_table, published
 from .targets import Job, Options, outcome_path, train_all, training_epochs
@@ -37,24 +37,24 @@ class RankingTable:
       long: Whether to print a time estimate before training.
     """
 
-    methods: Callable[[Options, str, str, World], tuple[Method, ...]]
+    methods: Callable[[Options, str, str, Problem], tuple[Method, ...]]
     notes: Callable[[Options], tuple[str, ...]]
     reported: ReportedMetrics = SAMPLING.reported
-    check: Callable[[Options, World], None] = lambda options, world: None
+    check: Callable[[Options, Problem], None] = lambda options, problem: None
     encoders: tuple[str, ...] = ("mf",)
     long: bool = False
 
     def __call__(self, job: Job) -> None:
         """Trains the methods, prints the table and writes the completed part after each group."""
         options = job.options
-        self.check(options, job.world)
+        self.check(options, job.problem)
         groups = []
-        for folder, splits in groupby(job.worlds, attrgetter("folder")):
-            own, name = job._replace(worlds=list(splits)), Path(folder).resolve().name
+        for folder, splits in groupby(job.problems, attrgetter("folder")):
+            own, name = job._replace(problems=list(splits)), Path(folder).resolve().name
             for encoder in dict.fromkeys(options.encoders or self.encoders):
                 rows = {
                     method.label: method
-                    for method in self.methods(options, encoder, name, own.world)
+                    for method in self.methods(options, encoder, name, own.problem)
                     if options.setting == "minibatch" or not method.batches
                 }
                 methods = with_sweep(choose(rows, options.methods), options.sweep)
@@ -85,11 +85,11 @@ class RankingTable:
     def _group(self, job: Job, dataset: str, encoder: str, methods: Sequence[Method]) -> Group:
         options, known = job.options, published(job.number, dataset, encoder)
 
-        def seconds(method: Method, world: World) -> float:
-            if outcome_path(method, world, options).exists():
+        def seconds(method: Method, problem: Problem) -> float:
+            if outcome_path(method, problem, options).exists():
                 return 0.0
-            epochs = training_epochs(method, options, world)
-            return training_seconds(method, world, epochs, options.seeds, options.out / "speeds")
+            epochs = training_epochs(method, options, problem)
+            return training_seconds(method, problem, epochs, options.seeds, options.out / "speeds")
 
         def train() -> list[Outcome]:
             if self.long:
@@ -101,9 +101,11 @@ class RankingTable:
             encoder,
             title=_title(job, [dataset], [encoder]),
             published=[known.get(m.published or m.label, {}) for m in methods],
-            times=[(m.label, partial(seconds, m, world)) for m in methods for world in job.worlds],
+            times=[
+                (m.label, partial(seconds, m, problem)) for m in methods for problem in job.problems
+            ],
             train=train,
-            note=_training_note(encoder, dataset, job.world, methods, options),
+            note=_training_note(encoder, dataset, job.problem, methods, options),
         )
 
 
@@ -187,9 +189,9 @@ def _comparison_note(options: Options, first: str, main: str, known: bool) -> st
 
 
 def _training_note(
-    encoder: str, dataset: str, world: World, methods: Sequence[Method], options: Options
+    encoder: str, dataset: str, problem: Problem, methods: Sequence[Method], options: Options
 ) -> str:
-    recipe, epochs = methods[0].recipe, training_epochs(methods[0], options, world)
+    recipe, epochs = methods[0].recipe, training_epochs(methods[0], options, problem)
     text = f"{_ENCODERS[encoder]} of width {recipe.dim} on {dataset}"
     if options.setting == "minibatch":
         cfg = methods[0].minibatch

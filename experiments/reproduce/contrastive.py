@@ -12,7 +12,7 @@ from ..recommend._config import SCHEMA, Config
 from ..recommend._ranking import sweep_paths
 from ..recommend.objectives import resolve
 from ..recommend.recipes import RECIPES
-from .methods import SAMPLING, Method, Minibatch, World
+from .methods import SAMPLING, Method, Minibatch, Problem
 
 ENCODERS = ("mf", "lightgcn")
 TABLES = {
@@ -91,16 +91,16 @@ BUDGETS: Mapping[str, Mapping[str, Budget]] = {
 """Budgets, keyed by dataset and encoder."""
 
 
-def methods(number: str, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
+def methods(number: str, encoder: str, dataset: str, problem: Problem) -> tuple[Method, ...]:
     """Returns the rows of a table for a dataset and an encoder."""
     budget = BUDGETS[dataset][encoder]
     return tuple(
-        _method(label, _recipe(label, encoder, "-search"), budget, world)
+        _method(label, _recipe(label, encoder, "-search"), budget, problem)
         for label in TABLES[number]
     )
 
 
-def on_dataset(method: Method, encoder: str, dataset: str, world: World) -> Method:
+def on_dataset(method: Method, encoder: str, dataset: str, problem: Problem) -> Method:
     """Returns a method on MF or LightGCN with a search for data of this size.
 
     The search is that of BPR for any loss, with the budget of :data:`BUDGETS`. On MF and small
@@ -110,7 +110,7 @@ def on_dataset(method: Method, encoder: str, dataset: str, world: World) -> Meth
     is_small = budget is _SMALL[encoder]
     if encoder == "mf" and is_small:
         return method
-    bpr = _method("bpr", _recipe("bpr", encoder, "-search"), budget, None if is_small else world)
+    bpr = _method("bpr", _recipe("bpr", encoder, "-search"), budget, None if is_small else problem)
     return dataclasses.replace(method, recipe=bpr.recipe, minibatch=bpr.minibatch)
 
 
@@ -124,7 +124,7 @@ def _recipe(label: str, encoder: str, end: str = "") -> Config:
     return RECIPES[f"ml-100k-{graph}{_LOSSES[label]}{end}"]
 
 
-def _method(label: str, config: Config, budget: Budget, world: World | None = None) -> Method:
+def _method(label: str, config: Config, budget: Budget, problem: Problem | None = None) -> Method:
     axes = {
         name: tuple(values)
         for name, values in SCHEMA.axes(config).items()
@@ -132,7 +132,7 @@ def _method(label: str, config: Config, budget: Budget, world: World | None = No
     }
     objective = resolve(config.objective, tuple(axes))
     scaled = {
-        name: tuple(_factor(name, label, config, budget, world) * value for value in values)
+        name: tuple(_factor(name, label, config, budget, problem) * value for value in values)
         for name, values in axes.items()
     }
     training, encoding = config.training, vars(config.encoding)
@@ -155,7 +155,9 @@ def _method(label: str, config: Config, budget: Budget, world: World | None = No
     )
 
 
-def _factor(name: str, label: str, config: Config, budget: Budget, world: World | None) -> float:
+def _factor(
+    name: str, label: str, config: Config, budget: Budget, problem: Problem | None
+) -> float:
     """Returns the scale factor for a grid that was tuned on another dataset.
 
     A batch covers a smaller share of larger tables, which reduces the gradient of each row; L2 on
@@ -166,6 +168,6 @@ def _factor(name: str, label: str, config: Config, budget: Budget, world: World 
     if name != "weight_decay":
         return 1.0
     factor = budget.l2 * budget.l2_by_label.get(label, 1.0)
-    if config.training.l2_target == "rows" or world is None:
+    if config.training.l2_target == "rows" or problem is None:
         return factor
-    return factor * _ROWS / (world.train.n_users + world.train.n_items)
+    return factor * _ROWS / (problem.train.n_users + problem.train.n_items)

@@ -10,7 +10,7 @@ from rich.console import Console
 from crl_jax import data
 
 from .contrastive import BUDGETS
-from .methods import World
+from .methods import Problem
 from .targets import Options
 
 
@@ -41,7 +41,7 @@ def load_folder(folder: Path) -> data.Interactions | data.HeldOutSplit:
     return data.HeldOutSplit(train=select_users(loaded.train), test=select_users(loaded.test))
 
 
-def load_parts(options: Options, console: Console) -> list[World]:
+def load_parts(options: Options, console: Console) -> list[Problem]:
     """Loads the training and the test part of a folder.
 
     Yahoo!-R3 as distributed is split again, and a folder with ``pairs.txt`` has no split: a random
@@ -60,7 +60,7 @@ def load_parts(options: Options, console: Console) -> list[World]:
         raise ValueError(
             f"--data {options.data} must not have a validation part, only training and test."
         )
-    return [World(loaded.train, loaded.test, str(options.data))]
+    return [Problem(loaded.train, loaded.test, str(options.data))]
 
 
 def check_datasets(options: Options, names: Collection[str] = tuple(BUDGETS)) -> None:
@@ -101,7 +101,7 @@ def image_source(options: Options, name: str) -> str:
 
 def load_datasets(
     options: Options, console: Console, names: Collection[str] = tuple(BUDGETS)
-) -> list[World]:
+) -> list[Problem]:
     """Loads each dataset of ``--data``, with a random fifth of all interactions as the test part.
 
     Args:
@@ -136,7 +136,7 @@ def find_datasets(options: Options, console: Console, names: Collection[str]) ->
     return [options.data / name for name in wanted]
 
 
-def load_cut(folder: Path) -> World:
+def load_cut(folder: Path) -> Problem:
     """Merges all interactions of a folder, and splits a random fifth as the test part."""
     pairs = folder / "pairs.txt"
     if is_yahoo(folder):
@@ -145,10 +145,10 @@ def load_cut(folder: Path) -> World:
     else:
         log = data.load(pairs if pairs.is_file() else folder, merge=True)
     cut = data.split_by_ratio(dataclasses.replace(log, ratings=None, timestamps=None))
-    return World(cut.train, cut.test, str(folder))
+    return Problem(cut.train, cut.test, str(folder))
 
 
-def load_rated(options: Options, console: Console) -> list[World]:
+def load_rated(options: Options, console: Console) -> list[Problem]:
     """Loads a clean test part and a noisy training part for each split."""
     loaded = load_folder(options.data)
     if options.test_rating is None and isinstance(loaded, data.Split):
@@ -157,17 +157,17 @@ def load_rated(options: Options, console: Console) -> list[World]:
             "rating are the test part; --test-rating uses the given test part."
         )
     return [
-        load_world(loaded, options.test_rating, str(options.data), split)
+        load_problem(loaded, options.test_rating, str(options.data), split)
         for split in range(options.splits)
     ]
 
 
-def load_world(
+def load_problem(
     loaded: data.Interactions | data.HeldOutSplit,
     test_rating: float | None,
     folder: str,
     split: int = 0,
-) -> World:
+) -> Problem:
     """Creates the clean test set and the noisy training part of chapter 3.
 
     Args:
@@ -191,42 +191,42 @@ def load_world(
                 "with its ratings."
             )
         cut = data.split_top_rated(loaded, seed=split)
-        return World(cut.train, cut.test, folder)
+        return Problem(cut.train, cut.test, folder)
     if not isinstance(loaded, data.Split) or loaded.test.ratings is None:
         raise ValueError(f"--test-rating needs a test part with ratings in {folder}.")
     known = [part for name, part in loaded.parts() if name != "test"]
     chosen = loaded.test.select(loaded.test.ratings >= test_rating)
     if not len(chosen):
         raise ValueError(f"--test-rating {test_rating:g}: no test interaction is rated as high.")
-    return World(data.union(*known), chosen, folder)
+    return Problem(data.union(*known), chosen, folder)
 
 
-def check_confidence_ratings(world: World) -> None:
+def check_confidence_ratings(problem: Problem) -> None:
     """Raises ``ValueError`` unless the ratings allow an evaluation of the confidence."""
-    ratings = world.train.ratings
+    ratings = problem.train.ratings
     if ratings is None or (ratings > 1).all() or not (ratings > 1).any():
         raise ValueError(
-            f"--data {world.folder} needs training ratings of 1 and above 1, to evaluate the "
+            f"--data {problem.folder} needs training ratings of 1 and above 1, to evaluate the "
             "confidence."
         )
 
 
-def with_noise(world: World, rate: float) -> World:
+def with_noise(problem: Problem, rate: float) -> Problem:
     """Adds false positives to the training part.
 
     Rankings are scored as without noise: the added items are not masked, and may be recommended.
 
     Args:
-      world: The data.
+      problem: The data.
       rate: Number of false positives, as a share of the training interactions. They are drawn
         uniformly from the user-item pairs that are in neither part.
     """
-    log, n_items = world.train, world.train.n_items
+    log, n_items = problem.train, problem.train.n_items
     count = round(rate * len(log))
     if not count:
-        return world
+        return problem
     free = np.ones((log.n_users, n_items), bool)
-    for part in (log, world.test):
+    for part in (log, problem.test):
         free[part.users, part.items] = False
     pairs = np.flatnonzero(free.ravel())
     if count > len(pairs):
@@ -236,4 +236,4 @@ def with_noise(world: World, rate: float) -> World:
         samples // n_items, samples % n_items, user_ids=log.user_ids, item_ids=log.item_ids
     )
     bare = dataclasses.replace(log, ratings=None, timestamps=None)  # to match the added ones
-    return dataclasses.replace(world, train=data.union(bare, added), masked=log)
+    return dataclasses.replace(problem, train=data.union(bare, added), masked=log)

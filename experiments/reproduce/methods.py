@@ -33,7 +33,7 @@ class Recipe:
     learning_rate: float
     weight_decay: float
     deviation: float
-    epochs: "Callable[[World], int]"
+    epochs: "Callable[[Problem], int]"
     metrics: tuple[str, ...]
     main: str
     by_user: bool = True
@@ -101,7 +101,7 @@ class Minibatch:
 
 
 @dataclass(frozen=True)
-class World:
+class Problem:
     """The data of a study.
 
     Attributes:
@@ -145,7 +145,7 @@ class Method:
     """
 
     label: str
-    sampler: Callable[[World], samplers.Sampler] = lambda _: samplers.RNS()
+    sampler: Callable[[Problem], samplers.Sampler] = lambda _: samplers.RNS()
     loss: Callable[..., Any] = losses.bpr
     hyperparams: dict[str, float] = field(default_factory=dict)
     n_neg: int = 1
@@ -153,7 +153,7 @@ class Method:
     draw: int = 1024
     published: str | None = None
     n_group: int = 0
-    confidence: Callable[[World], tasks.ConfidenceEM] | None = None
+    confidence: Callable[[Problem], tasks.ConfidenceEM] | None = None
     schedule: tasks.HyperparamSchedule | None = None
     axis: tuple[str, tuple[float, ...]] | None = None
     batches: bool = False
@@ -173,10 +173,10 @@ class Method:
         """Number of points of a search."""
         return math.prod(map(len, self.axes.values()))
 
-    def estimator(self, world: World) -> tasks.ConfidenceEM | None:
-        """Returns the confidence estimator for the training part of ``world``, if any."""
-        return None if self.confidence is None else self.confidence(world)
+    def estimator(self, problem: Problem) -> tasks.ConfidenceEM | None:
+        """Returns the confidence estimator for the training part of ``problem``, if any."""
+        return None if self.confidence is None else self.confidence(problem)
 
-    def epochs(self, world: World) -> int:
+    def epochs(self, problem: Problem) -> int:
         """Returns the number of epochs of its training in the published setting."""
-        return self.recipe.epochs(world)
+        return self.recipe.epochs(problem)

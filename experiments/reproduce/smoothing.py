@@ -31,7 +31,7 @@ _WEIGHTS = {"hcl": "#0072B2", "bcl": "#D55E00"}
 def draw_weights(job: Job) -> None:
     """Trains LightGCN with each number of layers and HCL, and weights the unseen items of users."""
     epochs, seeds = job.options.epochs or _EPOCHS, np.arange(job.options.seeds)
-    log, rows = job.world.train, []
+    log, rows = job.problem.train, []
     with display(job.console) as screen:
         for layers in LAYERS:
             method = tuned("hcl", "lightgcn")
@@ -39,7 +39,7 @@ def draw_weights(job: Job) -> None:
             method = dataclasses.replace(method, minibatch=minibatch)
             on_epoch = progress_callback(screen, f"{layers} layers", epochs)
             fitted = fit_minibatch(
-                method, job.world, epochs=epochs, seeds=seeds, hooks=[train.Progress(on_epoch)]
+                method, job.problem, epochs=epochs, seeds=seeds, hooks=[train.Progress(on_epoch)]
             )
             for seed in seeds:
                 for name, encoder in _encoders(fitted.encoder, layers).items():

@@ -21,9 +21,9 @@ from .data import (
     is_yahoo,
     load_datasets,
     load_folder,
-    load_world,
+    load_problem,
 )
-from .methods import World
+from .methods import Problem
 from .tables import published
 from .targets import Job, Options, Target
 
@@ -33,13 +33,13 @@ _METHOD = "data"
 """Method of the published statistics, which have no encoder."""
 
 
-def load_rated_datasets(options: Options, console: Console) -> list[World]:
+def load_rated_datasets(options: Options, console: Console) -> list[Problem]:
     """Loads each dataset with ratings, with the clean test part of chapter 3.
 
     Raises:
       ValueError: If a requested dataset is missing or has no ratings, or none is found.
     """
-    worlds = []
+    problems = []
     for folder in find_datasets(options, console, _RATED):
         pairs = folder / "pairs.txt"
         loaded = data.load(pairs) if pairs.is_file() else load_folder(folder)
@@ -49,22 +49,22 @@ def load_rated_datasets(options: Options, console: Console) -> list[World]:
                 raise ValueError(f"--data {folder} must have ratings.")
             console.print(f"skipped, because it has no ratings: {folder.name}")
             continue
-        worlds.append(load_world(loaded, 3.0 if is_yahoo(folder) else None, str(folder)))
-    if not worlds:
+        problems.append(load_problem(loaded, 3.0 if is_yahoo(folder) else None, str(folder)))
+    if not problems:
         raise ValueError(f"--data {options.data} must have a dataset with ratings.")
-    return worlds
+    return problems
 
 
-def interaction_statistics(world: World) -> dict[str, float]:
+def interaction_statistics(problem: Problem) -> dict[str, float]:
     """Returns the statistics of a split; the density is that of both parts."""
-    n_users, n_items = world.train.n_users, world.train.n_items
-    n = len(world.train) + len(world.test)
+    n_users, n_items = problem.train.n_users, problem.train.n_items
+    n = len(problem.train) + len(problem.test)
     return {
         "users": n_users,
         "items": n_items,
         "interactions": n,
-        "train": len(world.train),
-        "test": len(world.test),
+        "train": len(problem.train),
+        "test": len(problem.test),
         "density": n / (n_users * n_items),
     }
 
@@ -84,7 +84,10 @@ def image_statistics(source: str) -> dict[str, float]:
 
 
 def _make_interactions(job: Job) -> None:
-    _write(job, {Path(world.folder).name: interaction_statistics(world) for world in job.worlds})
+    _write(
+        job,
+        {Path(problem.folder).name: interaction_statistics(problem) for problem in job.problems},
+    )
 
 
 def _make_images(job: Job) -> None:
@@ -130,7 +133,7 @@ def _cell(column: str, value: float, known: Mapping[str, float]) -> str:
 def _target(
     title: str,
     names: Sequence[str],
-    load: Callable[[Options, Console], list[World]],
+    load: Callable[[Options, Console], list[Problem]],
     make: Callable[[Job], None] = _make_interactions,
 ) -> Target:
     return Target(

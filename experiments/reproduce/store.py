@@ -19,10 +19,10 @@ from crl_jax import __version__, train
 from .._rundir import lock_file, write_json
 from .._schema import to_json
 from ..images._config import Config
-from ..images._problem import Problem
+from ..images._problem import Problem as ImageProblem
 from ..images._study import Images
 from ..text._config import Config as TextConfig
-from .methods import Method, World
+from .methods import Method, Problem
 from .outcomes import Outcome
 
 # Format versions of stored outcomes; other versions are not read.
@@ -54,21 +54,26 @@ def run_once(path: Path, label: str, train: Callable[[Path], Outcome]) -> Outcom
 
 
 def ranking_path(
-    method: Method, world: World, setting: str, seeds: tuple[int, ...], epochs: int, folder: Path
+    method: Method,
+    problem: Problem,
+    setting: str,
+    seeds: tuple[int, ...],
+    epochs: int,
+    folder: Path,
 ) -> Path:
     """Returns the path of the outcome of a method, for one version of JAX."""
     content = [
         __version__, _RANKING_FORMAT, setting, list(seeds), epochs,
-        world.train.fingerprint(), world.test.fingerprint(),
-        *_describe(method.sampler(world)),
+        problem.train.fingerprint(), problem.test.fingerprint(),
+        *_describe(method.sampler(problem)),
         computation_hashes(method),
         method.hyperparams, method.n_neg, method.n_pos, method.draw,
-        *changed_settings(method, world),
+        *changed_settings(method, problem),
     ]  # fmt: skip
     return folder / f"{setting}-{_hash(json.dumps(content).encode())[:16]}.json"
 
 
-def image_path(config: Config, problem: Problem, folder: Path) -> Path:
+def image_path(config: Config, problem: ImageProblem, folder: Path) -> Path:
     """Returns the path of the outcome of a configuration with all defaults."""
     task = Images().task(config, problem, "final", {})
     stored, images = to_json(config), (problem.train, problem.test)
@@ -117,7 +122,7 @@ def _describe(tree: Any) -> tuple[str, list[str]]:
     return re.sub(r" at 0x[0-9a-f]+", "", str(structure)), hashes
 
 
-def changed_settings(method: Method, world: World) -> list[Any]:
+def changed_settings(method: Method, problem: Problem) -> list[Any]:
     """Returns the non-default settings of a method other than loss and sampler."""
     plain = Method(method.label)
     changed: dict[str, Any] = {
@@ -130,5 +135,5 @@ def changed_settings(method: Method, world: World) -> list[Any]:
             # The number of epochs is a separate part of the key.
             changed[name] = str(dataclasses.replace(getattr(method, name), epochs=0))
     if method.confidence is not None:
-        changed["confidence"] = _describe(method.confidence(world))
+        changed["confidence"] = _describe(method.confidence(problem))
     return [changed] if changed else []

@@ -15,7 +15,7 @@ from tyro.conf import UseAppendAction
 from .._progress import Display, display
 from .._ranges import COUNT, POSITIVE, Range, option_group
 from .._rundir import lock_file, make_out
-from .methods import Method, World
+from .methods import Method, Problem
 from .outcomes import Outcome, pool
 from .store import ranking_path, run_once
 from .training import OnEpoch, train_minibatch, train_published
@@ -89,19 +89,19 @@ class Job(NamedTuple):
     Attributes:
       title: Title of the table or figure.
       options: The flags.
-      worlds: The data; several worlds are splits of the same dataset.
+      problems: The data; several problems are splits of the same dataset.
       console: Output console.
     """
 
     title: str
     options: Options
-    worlds: list[World]
+    problems: list[Problem]
     console: Console
 
     @property
-    def world(self) -> World:
+    def problem(self) -> Problem:
         """The data of a target that uses a single split."""
-        return self.worlds[0]
+        return self.problems[0]
 
     @property
     def number(self) -> str:
@@ -125,7 +125,7 @@ class Target:
     """
 
     title: str
-    load: Callable[[Options, Console], list[World]]
+    load: Callable[[Options, Console], list[Problem]]
     make: Callable[[Job], None]
     data: str = "a folder with a training and a test part, such as ml-100k; no download"
     time: str = ""
@@ -144,63 +144,64 @@ class Target:
         several targets share are locked individually, during training.
         """
         make_out(options.out)
-        worlds, title = self.load(options, console), self.numbered_title(options.target)
+        problems, title = self.load(options, console), self.numbered_title(options.target)
         busy = f"another process is making {options.target} in {options.out}; wait for it to end."
         with lock_file(options.out / f".{options.target}.lock", busy=busy):
-            for folder, (world, *_) in groupby(worlds, attrgetter("folder")):
-                train, test = world.train, world.test
+            for folder, (problem, *_) in groupby(problems, attrgetter("folder")):
+                train, test = problem.train, problem.test
                 console.print(
                     f"{title}: {folder}, {train.n_users:,} users, {train.n_items:,} items, "
                     f"{len(train):,} + {len(test):,} interactions"
                 )
-            self.make(Job(title, options, worlds, console))
+            self.make(Job(title, options, problems, console))
 
 
 def train_all(methods: Sequence[Method], job: Job) -> list[Outcome]:
     """Trains and evaluates the methods, or reads outcomes of an earlier command.
 
-    The worlds of the job are splits of the same data; the outcomes of a method on all of them are
+    The problems of the job are splits of the same data; the outcomes of a method on all of them are
     pooled.
     """
-    worlds, outcomes = job.worlds, []
+    problems, outcomes = job.problems, []
     with display(job.console) as screen:
         for method in methods:
             split_outcomes = []
-            for number, world in enumerate(worlds, 1):
-                label = (
-                    f"{method.label} {number}/{len(worlds)}" if len(worlds) > 1 else method.label
-                )
-                split_outcomes.append(_train(method, world, job.options, label, screen))
+            for number, problem in enumerate(problems, 1):
+                suffix = f" {number}/{len(problems)}" if len(problems) > 1 else ""
+                label = method.label + suffix
+                split_outcomes.append(_train(method, problem, job.options, label, screen))
             outcomes.append(pool(split_outcomes))
     return outcomes
 
 
-def _train(method: Method, world: World, options: Options, name: str, screen: Display) -> Outcome:
-    epochs, main = training_epochs(method, options, world), method.recipe.main
+def _train(
+    method: Method, problem: Problem, options: Options, name: str, screen: Display
+) -> Outcome:
+    epochs, main = training_epochs(method, options, problem), method.recipe.main
 
     def train(checkpoints: Path) -> Outcome:
         runner = train_published if options.setting == "published" else train_minibatch
         on_epoch = progress_callback(screen, name, epochs)
         seeds, checkpoint = tuple(range(options.seeds)), checkpoints / "run.npz"
-        return runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=on_epoch)
+        return runner(method, problem, seeds, epochs, checkpoint=checkpoint, on_epoch=on_epoch)
 
-    outcome = run_once(outcome_path(method, world, options), method.label, train)
+    outcome = run_once(outcome_path(method, problem, options), method.label, train)
     last = np.mean([metrics[main] for metrics in outcome.per_seed])
     screen.advance(name, epochs, epochs, f"{main.upper()} {last:.4f}")
     return outcome
 
 
-def outcome_path(method: Method, world: World, options: Options) -> Path:
+def outcome_path(method: Method, problem: Problem, options: Options) -> Path:
     """Returns the path of the outcome of a method."""
-    seeds, epochs = tuple(range(options.seeds)), training_epochs(method, options, world)
-    return ranking_path(method, world, str(options.setting), seeds, epochs, options.out / "runs")
+    seeds, epochs = tuple(range(options.seeds)), training_epochs(method, options, problem)
+    return ranking_path(method, problem, str(options.setting), seeds, epochs, options.out / "runs")
 
 
-def training_epochs(method: Method, options: Options, world: World) -> int:
+def training_epochs(method: Method, options: Options, problem: Problem) -> int:
     """Returns the number of epochs of a training."""
     if options.epochs:
         return options.epochs
-    return method.epochs(world) if options.setting == "published" else method.minibatch.epochs
+    return method.epochs(problem) if options.setting == "published" else method.minibatch.epochs
 
 
 def progress_callback(screen: Display, label: str, epochs: int) -> OnEpoch:

@@ -16,7 +16,7 @@ from .._study import OnEntry
 from .._task_study import TaskStudy, learn
 from ..recommend._config import EncoderOptions
 from ..recommend.encoders import default_encoder, resolve_encoder
-from .methods import Method, World
+from .methods import Method, Problem
 from .outcomes import Outcome, roc_curve
 
 OnEpoch = Callable[[dict[str, Any]], None]
@@ -27,7 +27,7 @@ _DIGITS = 6
 
 def train_published(
     method: Method,
-    world: World,
+    problem: Problem,
     seeds: tuple[int, ...],
     epochs: int,
     *,
@@ -47,9 +47,9 @@ def train_published(
     settings: dict[str, Any]
     if recipe.batch_size == 1:
         settings = {
-            **_arguments(method, world, held_out=world.test, l2_target="rows"),
+            **_arguments(method, problem, held_out=problem.test, l2_target="rows"),
             "encoder": default_encoder(
-                recipe.encoder, world.train, recipe.dim, models.normal(recipe.deviation)
+                recipe.encoder, problem.train, recipe.dim, models.normal(recipe.deviation)
             ),
             "optimizer": train.RowOptimizer(*rates, rule=train.rows.sgd),
             "config": train.TrainConfig(1, draw_batches=method.draw),
@@ -57,19 +57,19 @@ def train_published(
     else:
         flags: dict[str, Any] = {"encoder": recipe.encoder, "layers": recipe.layers}
         settings = {
-            **_arguments(method, world, held_out=world.test),
-            "encoder": resolve_encoder(EncoderOptions(**flags), world.train, recipe.dim),
+            **_arguments(method, problem, held_out=problem.test),
+            "encoder": resolve_encoder(EncoderOptions(**flags), problem.train, recipe.dim),
             "optimizer": train.Optimizer(*rates, 0.1, schedule=_decay_in_fifths),
             "config": train.TrainConfig(recipe.batch_size),
         }
     fitted = tasks.fit_ranking(
-        world.train,
+        problem.train,
         **settings,
         epochs=epochs,
         seeds=np.asarray(seeds),
         hooks=[*([] if probe is None else [probe]), *_callbacks(checkpoint, on_epoch)],
     )
-    return _evaluate(method, world, [fitted], {})
+    return _evaluate(method, problem, [fitted], {})
 
 
 def train_study(
@@ -93,7 +93,7 @@ def _decay_in_fifths(progress: Any, decay: Any) -> Any:
 
 def train_minibatch(
     method: Method,
-    world: World,
+    problem: Problem,
     seeds: tuple[int, ...],
     epochs: int,
     *,
@@ -106,10 +106,10 @@ def train_minibatch(
     its best epoch, by NDCG@20 on that part, are then used to train on all of them with every seed.
     """
     fit = partial(fit_minibatch, method, epochs=epochs)
-    choice, values = _search(method, world, seeds[:1], fit, checkpoint, on_epoch)
+    choice, values = _search(method, problem, seeds[:1], fit, checkpoint, on_epoch)
     fitted = [
         fit(
-            world, held_out=world.test, seeds=runs["seeds"], sweep=values,
+            problem, held_out=problem.test, seeds=runs["seeds"], sweep=values,
             stopping=tasks.Stopping(stop_at=choice.epochs),
             hooks=_callbacks(_checkpoint_path(checkpoint, part), on_epoch),
         )
@@ -117,12 +117,12 @@ def train_minibatch(
     ]  # fmt: skip
     point = {name.rpartition(".")[2]: value for name, value in values.items()}
     chosen = {**point, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
-    return _evaluate(method, world, fitted, chosen)
+    return _evaluate(method, problem, fitted, chosen)
 
 
 def _search(
     method: Method,
-    world: World,
+    problem: Problem,
     seed: tuple[int, ...],
     fit: Callable[..., tasks.RankingResult],
     checkpoint: Path | None,
@@ -130,8 +130,8 @@ def _search(
 ) -> tuple[train.Selection, dict[str, float]]:
     """Returns the best point and its values; diverged points are skipped unless all diverge."""
     minibatch = method.minibatch
-    split = data.with_validation(world.train, valid=minibatch.valid)
-    reduced = dataclasses.replace(world, train=split.train)
+    split = data.with_validation(problem.train, valid=minibatch.valid)
+    reduced = dataclasses.replace(problem, train=split.train)
     selections, diverged = [], None
     for part, runs in _parts(train.grid(method.axes, seed), minibatch.at_once):
         hooks = _callbacks(_checkpoint_path(checkpoint, "search", part), on_epoch)
@@ -153,7 +153,7 @@ def _search(
 
 def fit_minibatch(
     method: Method,
-    world: World,
+    problem: Problem,
     valid: data.Interactions | None = None,
     *,
     graph: data.Interactions | None = None,
@@ -164,21 +164,21 @@ def fit_minibatch(
 
     Args:
       method: The method.
-      world: The data, whose training part is used.
+      problem: The data, whose training part is used.
       valid: See :func:`crl_jax.tasks.fit_ranking`.
       graph: Interactions from which the encoder is constructed; by default the training part.
       held_out: See :class:`crl_jax.tasks.RankingOptions`.
       **kwargs: Further arguments of :func:`crl_jax.tasks.fit_ranking`.
     """
     minibatch, recipe = method.minibatch, method.recipe
-    log = world.train if graph is None else graph
+    log = problem.train if graph is None else graph
     flags: dict[str, Any] = {"encoder": recipe.encoder, "layers": minibatch.layers}
     return tasks.fit_ranking(
-        world.train,
+        problem.train,
         valid,
         **_arguments(
             method,
-            world,
+            problem,
             held_out=held_out,
             init_scale=minibatch.init_scale,
             l2_target=minibatch.l2_target,
@@ -205,18 +205,18 @@ def _parts(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[s
     return [(str(i), {name: x[i : i + 1] for name, x in runs.items()}) for i in range(n)]
 
 
-def _arguments(method: Method, world: World, **options: Any) -> dict[str, Any]:
+def _arguments(method: Method, problem: Problem, **options: Any) -> dict[str, Any]:
     """Returns the training arguments of a method for a part of the data."""
     return {
         "loss": method.loss,
         "hyperparams": method.hyperparams,
         "n_neg": method.n_neg,
-        "sampler": method.sampler(world),
+        "sampler": method.sampler(problem),
         "options": tasks.RankingOptions(
             hyperparam_schedule=method.schedule,
             n_pos=method.n_pos,
             n_group=method.n_group,
-            confidence=method.estimator(world),
+            confidence=method.estimator(problem),
             anchors=method.anchors,
             **options,
         ),
@@ -229,10 +229,10 @@ def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.
 
 
 def _evaluate(
-    method: Method, world: World, trained: list[tasks.RankingResult], chosen: dict[str, float]
+    method: Method, problem: Problem, trained: list[tasks.RankingResult], chosen: dict[str, float]
 ) -> Outcome:
-    layout = metrics.eval_layout(world.masked or world.train, world.test)
-    recipe, estimator, ratings = method.recipe, method.estimator(world), world.train.ratings
+    layout = metrics.eval_layout(problem.masked or problem.train, problem.test)
+    recipe, estimator, ratings = method.recipe, method.estimator(problem), problem.train.ratings
     per_seed, users, curves = [], [], []
     for fitted, run in [(each, run) for each in trained for run in range(each.n_runs)]:
         tables = fitted.tables(run)
@@ -240,11 +240,11 @@ def _evaluate(
             models.inner_scores, tables, layout, ks=recipe.ks, auc="auc" in recipe.metrics
         )
         per_seed.append(metrics.summarize(values))
-        user_values = np.full(world.train.n_users, np.nan)
+        user_values = np.full(problem.train.n_users, np.nan)
         user_values[np.asarray(layout.users)] = values[recipe.main]
         users.append(user_values)
         if estimator is not None and ratings is not None:
-            ids = (jnp.asarray(x, jnp.int32) for x in (world.train.users, world.train.items))
+            ids = (jnp.asarray(x, jnp.int32) for x in (problem.train.users, problem.train.items))
             confidence = estimator.estimate(jax.random.key(0), fitted.encoder, tables, *ids)
             auc, curve = roc_curve(np.asarray(confidence), ratings > 1)
             per_seed[-1]["confidence_auc"] = auc

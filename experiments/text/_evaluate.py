@@ -10,7 +10,7 @@ import numpy as np
 
 from crl_jax import losses, metrics, models, tasks, train
 
-from .._knn import BANK, Voters, train_knn, valid_knn
+from .._knn import BANK, KNNBank, train_knn, valid_knn
 from .._study import Evaluation
 from .._trained_model import BLOCK, TrainedModel, evenly_spaced, neighbours
 from .._truth import Truth, evaluate_scores, evaluation_subset, final_hyperparams
@@ -19,7 +19,7 @@ from ._config import Config
 from ._problem import Pairs, Part, Problem
 
 _BANK = 1000
-"""Maximum number of kNN voters in reports."""
+"""Maximum number of texts in the memory bank of kNN in reports."""
 
 
 def measure_features(config: Config, problem: Problem, phase: str) -> Any:
@@ -32,18 +32,18 @@ def measure_features(config: Config, problem: Problem, phase: str) -> Any:
         order = np.random.default_rng(config.protocol.seed).permutation(len(problem.train))
         inputs = problem.train.inputs[order[:_BANK]]
         return jax.tree_util.Partial(_measure_dropout, jnp.asarray(inputs))
-    bank = voters(config, problem.part(phase), _BANK, config.protocol.seed)
+    bank = make_bank(config, problem.part(phase), _BANK, config.protocol.seed)
     if phase == "search":
         valid = problem.valid.labelled
         return valid_knn(bank, valid.inputs, valid.labels)
     return train_knn(bank)
 
 
-def voters(config: Config, part: Part, max_texts: int, seed: int) -> Voters:
-    """Returns up to ``max_texts`` random labelled texts as kNN voters, configured by the flags."""
+def make_bank(config: Config, part: Part, max_texts: int, seed: int) -> KNNBank:
+    """Returns up to ``max_texts`` random labelled texts as the memory bank of kNN."""
     part, protocol = part.labelled, config.protocol
     subset = part.take(np.random.default_rng(seed).permutation(len(part))[:max_texts])
-    return Voters(
+    return KNNBank(
         subset.inputs,
         subset.labels,
         len(part.classes),
@@ -197,7 +197,7 @@ def evaluate_texts(config: Config, learned: TrainedTextModel, seed: int) -> Eval
     Args:
       config: The configuration.
       learned: The trained model.
-      seed: Seed of the sampling of kNN voters and of same-class pairs.
+      seed: Seed of the sampling of the memory bank and of same-class pairs.
 
     Returns:
       Metrics in display order, and whether each labelled test text is classified correctly (empty
@@ -210,7 +210,7 @@ def evaluate_texts(config: Config, learned: TrainedTextModel, seed: int) -> Eval
     classes = learned.predicted(seed)
     scores = metrics.precision_recall_f1(labels, classes, n_classes)
     is_correct = np.asarray(classes == labels)
-    bank = voters(config, learned.problem.train, BANK, seed)
+    bank = make_bank(config, learned.problem.train, BANK, seed)
     results: dict[str, Any] = {
         "accuracy": np.mean(is_correct),
         "precision": scores.macro_precision,

@@ -217,5 +217,5 @@ def test_custom_command_example_trains_and_resumes(tmp_path, monkeypatch):
 def test_target_example_loads_simulated_data():
     namespace = {"__package__": "experiments.reproduce"}
     exec(block("from crl_jax import data\n\nfrom .methods"), namespace)
-    (world,) = namespace["load_simulated"](None, None)
-    assert len(world.train) > len(world.test) > 0
+    (problem,) = namespace["load_simulated"](None, None)
+    assert len(problem.train) > len(problem.test) > 0

@@ -16,8 +16,8 @@ from crl_jax.data import Interactions
 from experiments.recommend.objectives import popularity_mixture
 from experiments.reproduce import chapter_3, cost, main, store
 from experiments.reproduce.chapter_4 import TABLES
-from experiments.reproduce.data import load_world, with_noise
-from experiments.reproduce.methods import Minibatch, World
+from experiments.reproduce.data import load_problem, with_noise
+from experiments.reproduce.methods import Minibatch, Problem
 from experiments.reproduce.tables import published
 
 pytestmark = [
@@ -47,51 +47,51 @@ def run(folder, out, capsys):
 
 
 @pytest.fixture
-def world(folder):
-    return load_world(data.load(folder), None, str(folder))
+def problem(folder):
+    return load_problem(data.load(folder), None, str(folder))
 
 
 def pairs(log):
     return set(zip(log.users.tolist(), log.items.tolist(), strict=True))
 
 
-def test_test_part_is_half_of_top_ratings(folder, world):
+def test_test_part_is_half_of_top_ratings(folder, problem):
     loaded = data.load(folder)
     everything = data.union(loaded.train, loaded.test)
     top = int(np.sum(everything.ratings == 5))
-    assert set(world.test.ratings.tolist()) == {5}
-    assert len(world.test) == top // 2
-    assert not pairs(world.train) & pairs(world.test)
-    assert pairs(world.train) | pairs(world.test) == pairs(everything)
+    assert set(problem.test.ratings.tolist()) == {5}
+    assert len(problem.test) == top // 2
+    assert not pairs(problem.train) & pairs(problem.test)
+    assert pairs(problem.train) | pairs(problem.test) == pairs(everything)
 
 
 def test_given_test_part_is_filtered_by_minimum_rating(folder):
     loaded = data.load(folder)
-    world = load_world(loaded, 3.0, str(folder))
-    assert pairs(world.train) == pairs(loaded.train)
-    assert pairs(world.test) == pairs(loaded.test.select(loaded.test.ratings >= 3))
-    assert 0 < len(world.test) < len(loaded.test)
+    problem = load_problem(loaded, 3.0, str(folder))
+    assert pairs(problem.train) == pairs(loaded.train)
+    assert pairs(problem.test) == pairs(loaded.test.select(loaded.test.ratings >= 3))
+    assert 0 < len(problem.test) < len(loaded.test)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_injected_positives_are_new_pairs(world, rate):
-    noisy = with_noise(world, rate)
-    added = pairs(noisy.train) - pairs(world.train)
-    assert len(added) == round(rate * len(world.train)) == len(noisy.train) - len(world.train)
-    assert not added & pairs(world.test)
-    assert pairs(noisy.test) == pairs(world.test)
+def test_injected_positives_are_new_pairs(problem, rate):
+    noisy = with_noise(problem, rate)
+    added = pairs(noisy.train) - pairs(problem.train)
+    assert len(added) == round(rate * len(problem.train)) == len(noisy.train) - len(problem.train)
+    assert not added & pairs(problem.test)
+    assert pairs(noisy.test) == pairs(problem.test)
     if rate:
-        assert pairs(noisy.masked) == pairs(world.train)
-    assert with_noise(world, rate).train.fingerprint() == noisy.train.fingerprint()
+        assert pairs(noisy.masked) == pairs(problem.train)
+    assert with_noise(problem, rate).train.fingerprint() == noisy.train.fingerprint()
 
 
-def test_rejects_more_noise_than_free_pairs(world):
+def test_rejects_more_noise_than_free_pairs(problem):
     with raises(ValueError, match="`rate` must leave pairs"):
-        with_noise(world, 100.0)
+        with_noise(problem, 100.0)
 
 
 @pytest.mark.slow
-def test_confidence_is_evaluated_against_ratings(run, out, world, monkeypatch):
+def test_confidence_is_evaluated_against_ratings(run, out, problem, monkeypatch):
     monkeypatch.setattr(chapter_3, "ESTIMATES", ("prior", "bprac"))
     code, printed = run("table-3.2", *SHORT, "--dataset", "ml-100k")
     assert code == 0
@@ -100,8 +100,8 @@ def test_confidence_is_evaluated_against_ratings(run, out, world, monkeypatch):
     rows = {row["method"]: row for row in read_csv(out / "table-3.2-published.csv")}
     assert list(rows) == ["prior", "bprac"]
     # The prior on its own requires no training.
-    popularity = world.train.item_counts[world.train.items]
-    want = roc_auc_score(world.train.ratings > 1, popularity)
+    popularity = problem.train.item_counts[problem.train.items]
+    want = roc_auc_score(problem.train.ratings > 1, popularity)
     assert float(rows["prior"]["confidence_auc"]) == pytest.approx(want, abs=1e-6)
     assert run("figure-3.4", *SHORT)[0] == 0
     curves = read_csv(out / "figure-3.4.csv")
@@ -188,15 +188,15 @@ def test_methods_search_their_own_hyperparameter(run, out):
     assert all(np.isclose(chosen[name], values).any() for name, values in axes.items())
 
 
-def test_training_length_matches_published_number_of_triplets(world):
-    n_users, n = world.train.n_users, len(world.train)
-    assert abs(ROWS["bpr"].epochs(world) * n - 10 * 1000 * n_users) <= 5 * n
+def test_training_length_matches_published_number_of_triplets(problem):
+    n_users, n = problem.train.n_users, len(problem.train)
+    assert abs(ROWS["bpr"].epochs(problem) * n - 10 * 1000 * n_users) <= 5 * n
 
 
-def test_distribution_variance_matches_initial_variance(world):
+def test_distribution_variance_matches_initial_variance(problem):
     rows = (*chapter_3.methods(0.2).values(), *chapter_3.ablation(0.2))
     assert {round(method.recipe.deviation**2, 9) for method in rows} == {0.2}
-    laws = {m.label: m.estimator(world).distribution for m in rows if m.confidence}
+    laws = {m.label: m.estimator(problem).distribution for m in rows if m.confidence}
     fixed = {name for name, law in laws.items() if getattr(law, "scale", None) == 0.2}
     assert fixed == {n for n in laws if "density" in n or n in ("bprac", "bprac, unscaled")}
 
@@ -237,7 +237,7 @@ def test_likelihood_and_constant_match_formulas():
     log = data.Interactions.from_arrays([0, 0, 1, 1, 2], [0, 1, 1, 2, 3], **ids)
     rng = np.random.default_rng(0)
     users, items = (rng.normal(scale=0.6, size=(n, 27)).astype(np.float32) for n in (3, 5))
-    hook = chapter_3.track_likelihood(World(log, log, "here"), 0.6)
+    hook = chapter_3.track_likelihood(Problem(log, log, "here"), 0.6)
     (user, pos, neg), prior, law = hook.metrics.args
     seen = set(zip(log.users, log.items, strict=True))
     assert not seen & set(zip(np.asarray(user), np.asarray(neg), strict=True))

@@ -22,7 +22,7 @@ from experiments._rundir import lock_file
 from experiments.recommend._occupations import occupations
 from experiments.reproduce import chapter_4, command, main, store, training
 from experiments.reproduce.command import TARGETS, show_targets
-from experiments.reproduce.methods import SAMPLING, Method, World
+from experiments.reproduce.methods import SAMPLING, Method, Problem
 from experiments.reproduce.outcomes import pool, roc_curve
 from experiments.reproduce.tables import choose, compare, published
 from experiments.reproduce.targets import Options
@@ -51,9 +51,9 @@ def run(folder, out, capsys):
 
 
 @pytest.fixture
-def world():
+def problem():
     log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    return World(log, log, "")
+    return Problem(log, log, "")
 
 
 def test_table_shows_published_results_and_reuses_trainings(run, out, monkeypatch):
@@ -98,10 +98,10 @@ def test_lightgcn_supports_published_setting(folder, tmp_path, capsys):
     assert ", 1 layer: Adam, batches of 128, learning rate 0.01, a tenth of it after" in text
 
 
-def test_published_settings_depend_on_encoder_and_dataset(world):
+def test_published_settings_depend_on_encoder_and_dataset(problem):
     options = Options("table-4.2", Path(), setting="published")
     for dataset, batch_size in (("ml-100k", 128), ("ml-1m", 1024)):
-        rows = TARGETS["table-4.2"].make.methods(options, "lightgcn", dataset, world)
+        rows = TARGETS["table-4.2"].make.methods(options, "lightgcn", dataset, problem)
         assert {m.label for m in rows} == {m.label for m in chapter_4.TABLES["4.2"]}
         assert {m.recipe.batch_size for m in rows} == {batch_size}
         assert {m.recipe.weight_decay for m in rows} == {1e-5}
@@ -111,10 +111,10 @@ def test_published_settings_depend_on_encoder_and_dataset(world):
     np.testing.assert_allclose(got, np.repeat([1, 0.1, 0.01, 1e-3, 1e-4], 20), rtol=1e-5)
 
 
-def test_hard_dpl_uses_published_prior_of_dataset(world):
+def test_hard_dpl_uses_published_prior_of_dataset(problem):
     options = Options("table-5.3", Path(), setting="minibatch")
     for dataset, tau_plus in (("ml-100k", 0.3), ("ml-1m", 0.25)):
-        rows = TARGETS["table-5.3"].make.methods(options, "mf", dataset, world)
+        rows = TARGETS["table-5.3"].make.methods(options, "mf", dataset, problem)
         tau = {m.label: m.hyperparams.get("tau_plus") for m in rows}
         assert tau == {"bpr": None, "bns": None, "dpl": 0.15, "dpl+hard": tau_plus}
     assert {m.minibatch.batch_size for m in rows} == {2048}
@@ -154,7 +154,7 @@ def test_score_histogram_separates_true_and_false_negatives():
         "users": np.eye(2, dtype=np.float32),
         "items": np.array([[9, 0.1], [0.6, 9], [-5, 5]], np.float32),
     }
-    hook = chapter_4.score_histogram(World(train, test, ""), np.array([0.0, 0.5, 1.0]))
+    hook = chapter_4.score_histogram(Problem(train, test, ""), np.array([0.0, 0.5, 1.0]))
     encoder = models.MatrixFactorization(2, 3, 2)
     task = tasks.Ranking.from_interactions(train, encoder=encoder, loss=losses.bpr)
     counts = hook.metrics(task, params, None)
@@ -263,7 +263,7 @@ def growing_drop_rate(progress, numbers):
     return {**numbers, "drop_rate": progress * numbers["drop_rate"]}
 
 
-def test_training_key_depends_on_loss_and_schedule(world, tmp_path):
+def test_training_key_depends_on_loss_and_schedule(problem, tmp_path):
     def times(factor):
         return lambda pos, neg, **rest: factor * losses.bpr(pos, neg, **rest)
 
@@ -276,7 +276,7 @@ def test_training_key_depends_on_loss_and_schedule(world, tmp_path):
         Method("c", **truncated, schedule=lambda _, numbers: numbers),
     ]
     paths = [
-        store.ranking_path(method, world, "published", (0,), 1, tmp_path)
+        store.ranking_path(method, problem, "published", (0,), 1, tmp_path)
         for method in (*methods, Method("b", loss=times(1.0)))
     ]
     assert len(set(paths)) == len(methods)
@@ -387,10 +387,10 @@ def test_published_results_exist_for_every_row_of_every_table():
     assert published("4.2", "elsewhere", "mf") == {}
 
 
-def test_samplers_have_published_settings(folder, world):
-    world = World(world.train, world.test, str(folder))
+def test_samplers_have_published_settings(folder, problem):
+    problem = Problem(problem.train, problem.test, str(folder))
     methods = (*chapter_4.TABLES["4.2"], *chapter_4.TABLES["4.3"][:4])
-    by_label = {method.label: method.sampler(world) for method in methods}
+    by_label = {method.label: method.sampler(problem) for method in methods}
     assert by_label["dns"] == samplers.DNS(2)
     assert (by_label["bns"].candidates, by_label["bns"].ecdf_samples) == (5, None)
     assert by_label["bns"].risk_lambda == 5.0

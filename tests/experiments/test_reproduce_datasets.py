@@ -47,10 +47,10 @@ def pretended(monkeypatch):
     """Replaces trainings by random outcomes; returns the list of requested trainings."""
     done = []
 
-    def pretend(method, world, seeds, epochs, **_):
+    def pretend(method, problem, seeds, epochs, **_):
         rng = np.random.default_rng(len(done))
-        done.append((Path(world.folder).name, method.recipe.encoder, method.label))
-        scores, users = rng.random(len(seeds)).tolist(), rng.random(world.train.n_users)
+        done.append((Path(problem.folder).name, method.recipe.encoder, method.label))
+        scores, users = rng.random(len(seeds)).tolist(), rng.random(problem.train.n_users)
         users[:2] = np.nan
         return outcome(method.label, scores, users.tolist(), epochs=epochs)
 
@@ -223,10 +223,10 @@ def test_estimate_is_steps_times_measured_time(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("rate", "examples"), [(1e-4, [8192]), (2e-6, [8192, 65_536, 100_000])])
-def test_fast_steps_are_measured_on_more_examples(worlds, tmp_path, monkeypatch, rate, examples):
-    (world,) = worlds("ml-1m")
+def test_fast_steps_are_measured_on_more_examples(problems, tmp_path, monkeypatch, rate, examples):
+    (problem,) = problems("ml-1m")
     log = data.Interactions.from_arrays(*np.divmod(np.arange(100_000), 500))
-    world = dataclasses.replace(world, train=log)
+    problem = dataclasses.replace(problem, train=log)
     timed = []
 
     def fit(method, part, *, graph, epochs, seeds, sweep, hooks):
@@ -243,8 +243,8 @@ def test_fast_steps_are_measured_on_more_examples(worlds, tmp_path, monkeypatch,
     monkeypatch.setattr(cost.train, "Progress", lambda report: report)
     monkeypatch.setattr(cost, "fit_minibatch", fit)
     monkeypatch.setattr(cost, "_validation", lambda *_: 0.5)
-    method = contrastive.methods("5.2", "mf", "ml-1m", world)[0]
-    speed = cost.measure_speed(method, world, tmp_path)
+    method = contrastive.methods("5.2", "mf", "ml-1m", problem)[0]
+    speed = cost.measure_speed(method, problem, tmp_path)
     assert [n for n, _ in timed] == examples
     n, runs = timed[-1]
     steps = -(-n // method.minibatch.batch_size)
@@ -308,14 +308,14 @@ def test_sampler_tables_split_data_without_test_part(run, dataset_folder, tmp_pa
     assert "on ml-1m: Adam, batches of 2,048; for each method a search of 8 points" in text
 
 
-def test_all_interactions_are_split_again(worlds, dataset_folder):
-    small, middle, large = worlds("ml-100k", "ml-1m", "gowalla")
-    for world in (small, middle, large):
-        whole = data.union(world.train, world.test)
-        assert len(whole) == len(world.train) + len(world.test)
-        assert len(world.test) == round(0.2 * len(whole))
-        assert world.train.ratings is None
-    assert len({len(world.train) for world in (small, middle, large)}) == 1
+def test_all_interactions_are_split_again(problems, dataset_folder):
+    small, middle, large = problems("ml-100k", "ml-1m", "gowalla")
+    for problem in (small, middle, large):
+        whole = data.union(problem.train, problem.test)
+        assert len(whole) == len(problem.train) + len(problem.test)
+        assert len(problem.test) == round(0.2 * len(whole))
+        assert problem.train.ratings is None
+    assert len({len(problem.train) for problem in (small, middle, large)}) == 1
     given = data.load(dataset_folder / "gowalla")
     assert len(given.train) != len(large.train)
 
@@ -352,12 +352,12 @@ def test_rejects_invalid_flags(run, tmp_path, arguments, message):
     assert not (tmp_path / "runs").exists()
 
 
-def test_every_loss_has_the_same_number_of_points(worlds):
-    (world,) = worlds("ml-1m")
+def test_every_loss_has_the_same_number_of_points(problems):
+    (problem,) = problems("ml-1m")
     for dataset, budgets in contrastive.BUDGETS.items():
         for encoder in budgets:
             for number, rows in contrastive.TABLES.items():
-                made = contrastive.methods(number, encoder, dataset, world)
+                made = contrastive.methods(number, encoder, dataset, problem)
                 assert [m.label for m in made] == list(rows)
                 points = 4 if dataset in ("gowalla", "yelp2018") else 8
                 assert {m.points for m in made} == {points}
@@ -371,10 +371,10 @@ def axes_of(method):
 @pytest.mark.parametrize(
     ("dataset", "faster", "l2"), [("ml-100k", 1, 1), ("ml-1m", 4, 1), ("gowalla", 8, 1 / 3)]
 )
-def test_table_l2_is_inverse_to_table_length(worlds, dataset, faster, l2):
-    (world,) = worlds("ml-1m")
-    of = {made.label: made for made in contrastive.methods("5.2", "mf", dataset, world)}
-    l2 *= (943 + 1682) / (world.train.n_users + world.train.n_items)
+def test_table_l2_is_inverse_to_table_length(problems, dataset, faster, l2):
+    (problem,) = problems("ml-1m")
+    of = {made.label: made for made in contrastive.methods("5.2", "mf", dataset, problem)}
+    l2 *= (943 + 1682) / (problem.train.n_users + problem.train.n_items)
     bpr, dpl, weaker = axes_of(of["bpr"]), axes_of(of["dpl"]), 1 if dataset == "ml-100k" else 3
     np.testing.assert_allclose(bpr["weight_decay"], np.array([1e-5, 3e-5]) * l2)
     np.testing.assert_allclose(bpr["learning_rate"], np.array([1e-3, 2e-3]) * faster)
@@ -382,33 +382,33 @@ def test_table_l2_is_inverse_to_table_length(worlds, dataset, faster, l2):
     np.testing.assert_allclose(of["dpl"].minibatch.learning_rate, 1e-3 * faster)
 
 
-def test_row_l2_does_not_depend_on_number_of_rows(worlds):
-    (world,) = worlds("ml-1m")
-    bpr, *_ = contrastive.methods("5.2", "lightgcn", "gowalla", world)
+def test_row_l2_does_not_depend_on_number_of_rows(problems):
+    (problem,) = problems("ml-1m")
+    bpr, *_ = contrastive.methods("5.2", "lightgcn", "gowalla", problem)
     axes = axes_of(bpr)
     assert list(axes) == ["weight_decay"]
     np.testing.assert_allclose(axes["weight_decay"], [2e-4, 4e-4, 6e-4, 1e-3])
     np.testing.assert_allclose(bpr.minibatch.learning_rate, 6e-2)
 
 
-def test_key_contains_only_changed_settings(worlds):
-    (world,) = worlds("ml-100k")
-    assert store.changed_settings(chapter_4.RNS, world) == []
+def test_key_contains_only_changed_settings(problems):
+    (problem,) = problems("ml-100k")
+    assert store.changed_settings(chapter_4.RNS, problem) == []
     other = Method("a", minibatch=Minibatch(batch_size=2048))
-    assert "2048" in str(store.changed_settings(other, world))
+    assert "2048" in str(store.changed_settings(other, problem))
     # The number of epochs is a separate component of the key.
     longer = Method("a", minibatch=Minibatch(batch_size=2048, epochs=7))
-    assert store.changed_settings(other, world) == store.changed_settings(longer, world)
+    assert store.changed_settings(other, problem) == store.changed_settings(longer, problem)
 
 
 @pytest.mark.slow
-def test_sequential_search_matches_parallel_and_resumes_after_kill(worlds, tmp_path):
+def test_sequential_search_matches_parallel_and_resumes_after_kill(problems, tmp_path):
     """Its first point diverges and is skipped."""
-    (world,) = worlds("ml-100k")
+    (problem,) = problems("ml-100k")
     axes = (("optimizer.learning_rate", (1e30, 1e-2)),)
     parallel = Minibatch(axes[:0], learning_rate=1e-2, batch_size=64, eval_every=1)
     sequential = dataclasses.replace(parallel, axes=axes, at_once=False)
-    want = training.train_minibatch(Method("a", minibatch=parallel), world, (0, 1), 3)
+    want = training.train_minibatch(Method("a", minibatch=parallel), problem, (0, 1), 3)
     seen, again = [], []
 
     def killed(entry):
@@ -418,9 +418,9 @@ def test_sequential_search_matches_parallel_and_resumes_after_kill(worlds, tmp_p
 
     method, checkpoint = Method("a", minibatch=sequential), tmp_path / "a.npz"
     with raises(Killed):
-        training.train_minibatch(method, world, (0, 1), 3, checkpoint=checkpoint, on_epoch=killed)
+        training.train_minibatch(method, problem, (0, 1), 3, checkpoint=checkpoint, on_epoch=killed)
     got = training.train_minibatch(
-        method, world, (0, 1), 3, checkpoint=checkpoint, on_epoch=again.append
+        method, problem, (0, 1), 3, checkpoint=checkpoint, on_epoch=again.append
     )
     # The finished point is not trained again: its entries are identical, including the times.
     assert again[1:4] == seen[1:4]
@@ -433,4 +433,4 @@ def test_sequential_search_matches_parallel_and_resumes_after_kill(worlds, tmp_p
     assert saved - {"a.search.0.npz"} == {"a.search.1.npz", "a.0.npz", "a.1.npz"}
     never = dataclasses.replace(sequential, axes=(("optimizer.learning_rate", (1e30,)),))
     with raises(train.TrainingDiverged):
-        training.train_minibatch(Method("a", minibatch=never), world, (0,), 3)
+        training.train_minibatch(Method("a", minibatch=never), problem, (0,), 3)

@@ -56,9 +56,9 @@ def test_target_writes_row_per_depth_vectors_and_seed(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     folder = write_dataset(tmp_path / "data")
 
-    def fit(method, world, **rest):
+    def fit(method, problem, **rest):
         layers = method.minibatch.layers
-        encoder = models.LightGCN.from_interactions(world.train, dim=4, n_layers=layers)
+        encoder = models.LightGCN.from_interactions(problem.train, dim=4, n_layers=layers)
         params = {seed: encoder.init(jax.random.key(int(seed))) for seed in rest["seeds"]}
         return SimpleNamespace(encoder=encoder, run=params.__getitem__)
 
