@@ -36,7 +36,7 @@ from experiments.recommend.sampling import (
     resolve_sampler,
 )
 
-MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
+MARGIN = Hyperparam(1.0, "Margin of the positive", POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def test_help_lists_entries_ranges_and_defaults(monkeypatch):
         parse("--help")
     text = re.sub(r"[\s│]+", " ", printed.getvalue())
     assert "The kind. hinge: a margin; soft: no margin; deep: layers." in text
-    assert "How far a positive should lead. For hinge (above 0, by default 1.0)." in text
+    assert "Margin of the positive. For hinge (above 0, by default 1.0)." in text
     assert "hinge (above 0, by default 1.0); soft (in [0, 1], by default 0.5)." in text
     assert "Layers. For deep (at least 1, by default 3)." in text
     assert "How it looks. For deep (by default round)." in text

@@ -96,7 +96,7 @@ each_estimator = pytest.mark.parametrize(("estimate", "ref"), ESTIMATORS.values(
 
 @each_estimator
 def test_estimators_match_formulas_and_ignore_masked_scores(neg, estimate, ref):
-    """Without valid negatives, the log-sum is -inf with a zero gradient; masks are respected."""
+    """The log-sum of no valid negatives is -inf with a zero gradient; masks are respected."""
     where = jnp.ones_like(neg, bool).at[2].set(False).at[:, 3].set(False)
 
     @jax.jit

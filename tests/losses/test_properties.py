@@ -446,7 +446,7 @@ def test_ignores_masked_entries(fn, ref, hyper, n_extra, arrays, data):
 
 @each_loss
 def test_anchors_are_independent_in_per_anchor_losses(fn, ref, hyper, n_extra, arrays, data):
-    """A NaN in a valid entry propagates to the loss of its own anchor only."""
+    """A NaN in a valid entry propagates to the loss of that anchor only."""
     want = each_of(fn, data, at(hyper))
     for k in ("pos", "neg", "weights"):
         first = data[k].copy()

@@ -365,7 +365,7 @@ def test_global_loss_takes_per_anchor_moving_averages():
 
 @pytest.mark.parametrize("loss", [losses.truncated_bpr, losses.truncated_bce])
 def test_rejects_whole_batch_losses(loss):
-    """Such a loss selects among all anchors, but a tile has only some of them."""
+    """A tile lacks anchors among which these losses select."""
     x, y = embeddings(5)
     for tiled in (losses.tiled_view_loss, losses.tiled_tower_loss):
         with raises(ValueError, match=f"`loss` must be a per-anchor loss.* got {loss.__name__}"):
