@@ -40,7 +40,7 @@ RULES: dict[Rule, Callable[..., jax.Array]] = {
 }
 EXPECTATION = "expectation step"
 KNOWN, SMOOTHED = "variance-gamma", "smoothed"
-LAWS = {KNOWN: stats.VarianceGamma(DIM, VARIANCE), SMOOTHED: stats.SmoothedEmpirical()}
+DISTRIBUTIONS = {KNOWN: stats.VarianceGamma(DIM, VARIANCE), SMOOTHED: stats.SmoothedEmpirical()}
 # Number of interactions that SciPy evaluates.
 N_REFERENCE = 20_000
 # Largest relative error against SciPy that is attributed to float32 rounding.
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
     what: str
     rule: Rule
-    law: str
+    distribution: str
 
 
 def simulate(n: int, rng: np.random.Generator) -> data.Interactions:
@@ -142,11 +142,13 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[Row]:
     sample = jax.random.choice(jax.random.key(2), scores, (2**16,))
     runs: dict[Case, Callable[[], jax.Array]] = {
         Case("formula", rule, name): partial(formula, rule, scores, prior, distribution.fit(sample))
-        for name, distribution in LAWS.items()
+        for name, distribution in DISTRIBUTIONS.items()
         for rule in RULES
     }
     for case in (Case(EXPECTATION, "density", KNOWN), Case(EXPECTATION, "posterior", SMOOTHED)):
-        confidence = tasks.ConfidenceEM(item_prior, LAWS[case.law], rule=case.rule)
+        confidence = tasks.ConfidenceEM(
+            item_prior, DISTRIBUTIONS[case.distribution], rule=case.rule
+        )
         runs[case] = partial(expectation, confidence, params, users, items)
 
     subset = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)
@@ -178,7 +180,7 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[Row]:
             "per_second": statistics.median(speeds),
             "per_second_max": max(speeds),
             "largest_error": largest_error(case, values[case], distribution, subset_priors)
-            if case in values and case.law == KNOWN
+            if case in values and case.distribution == KNOWN
             else None,
         }
         for case, speeds in turns.items()

@@ -23,7 +23,7 @@ POPULATIONS: dict[str, tuple[Any, float, float] | None] = {
     "t": (scipy.stats.t(3), -6.0, 6.0),
     "gamma": (scipy.stats.gamma(2), 0.0, 8.0),
 }
-"""Densities phi by name: a law and the interval that is mapped to [0, 1]; None for uniform."""
+"""Densities phi by name: a distribution and its interval mapped to [0, 1]; None for uniform."""
 _GRID = 2048
 """Number of bins of a density that is not uniform; it is constant in each."""
 

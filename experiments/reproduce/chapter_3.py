@@ -418,13 +418,13 @@ TARGETS: Mapping[str, Target] = {
     ),
     "figure-3.2": _untrained(
         title="score distributions",
-        make=partial(draw_distributions, lambda law, x: law.pdf(x)),
+        make=partial(draw_distributions, lambda dist, x: dist.pdf(x)),
     ),
     "figure-3.3": _untrained(
         title="score distributions of credible interactions",
         make=partial(
             draw_distributions,
-            lambda law, x: weights.confidence_density(x, prior=1.0, distribution=law),
+            lambda dist, x: weights.confidence_density(x, prior=1.0, distribution=dist),
         ),
     ),
     "figure-3.4": _figure(title="ROC of the confidence", make=draw_roc),

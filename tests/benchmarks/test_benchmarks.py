@@ -156,7 +156,7 @@ def test_evaluation_reports_medians_and_rejects_other_rankings():
 
 
 def test_confidence_writes_results_if_error_is_too_large(monkeypatch, tmp_path):
-    row = {"what": "formula", "rule": "density", "law": "smoothed", "largest_error": 0.1}
+    row = {"what": "formula", "rule": "density", "distribution": "smoothed", "largest_error": 0.1}
     monkeypatch.setattr(confidence, "measure", lambda *_: [row])
     out = tmp_path / "confidence.csv"
     with raises(SystemExit, match=r"formula density smoothed: relative error 0\.1"):

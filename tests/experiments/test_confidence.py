@@ -196,9 +196,11 @@ def test_training_length_matches_published_number_of_triplets(problem):
 def test_distribution_variance_matches_initial_variance(problem):
     rows = (*chapter_3.methods(0.2).values(), *chapter_3.ablation(0.2))
     assert {round(method.recipe.deviation**2, 9) for method in rows} == {0.2}
-    laws = {m.label: m.estimator(problem).distribution for m in rows if m.confidence}
-    fixed = {name for name, law in laws.items() if getattr(law, "scale", None) == 0.2}
-    assert fixed == {n for n in laws if "density" in n or n in ("bprac", "bprac, unscaled")}
+    distributions = {m.label: m.estimator(problem).distribution for m in rows if m.confidence}
+    fixed = {name for name, dist in distributions.items() if getattr(dist, "scale", None) == 0.2}
+    assert fixed == {
+        n for n in distributions if "density" in n or n in ("bprac", "bprac, unscaled")
+    }
 
 
 @pytest.mark.parametrize("target", ["figure-3.2", "figure-3.3"])
@@ -238,7 +240,7 @@ def test_likelihood_and_constant_match_formulas():
     rng = np.random.default_rng(0)
     users, items = (rng.normal(scale=0.6, size=(n, 27)).astype(np.float32) for n in (3, 5))
     hook = chapter_3.track_likelihood(Problem(log, log, "here"), 0.6)
-    (user, pos, neg), prior, law = hook.metrics.args
+    (user, pos, neg), prior, distribution = hook.metrics.args
     seen = set(zip(log.users, log.items, strict=True))
     assert not seen & set(zip(np.asarray(user), np.asarray(neg), strict=True))
     tables = models.Tables(jnp.asarray(users), jnp.asarray(items))
@@ -249,8 +251,8 @@ def test_likelihood_and_constant_match_formulas():
     squares = (u**2).sum(-1) + (i**2).sum(-1) + (j**2).sum(-1)
     each = -np.log1p(np.exp((u * j).sum(-1) - scores)) - 0.01 / 2 * squares
     np.testing.assert_allclose(got["log_posterior"], each.mean(), rtol=1e-5)
-    density = np.asarray(law.pdf(jnp.asarray(scores, jnp.float32)), np.float64)
-    below = np.asarray(law.cdf(jnp.asarray(scores, jnp.float32)), np.float64)
+    density = np.asarray(distribution.pdf(jnp.asarray(scores, jnp.float32)), np.float64)
+    below = np.asarray(distribution.cdf(jnp.asarray(scores, jnp.float32)), np.float64)
     share = np.asarray(prior, np.float64)
     constant = 2 * density * (below * share + (1 - below) * (1 - share))
     low, middle, high = np.quantile(constant, [0.05, 0.5, 0.95])

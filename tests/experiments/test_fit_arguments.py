@@ -131,7 +131,7 @@ def test_hyperparams_and_sweeps_reach_training(fit_arguments):
 
 
 @pytest.mark.parametrize(
-    ("flags", "law", "rule", "every"),
+    ("flags", "distribution", "rule", "every"),
     [
         ("", stats.SmoothedEmpirical(), "posterior", 10),
         (
@@ -146,11 +146,11 @@ def test_hyperparams_and_sweeps_reach_training(fit_arguments):
         ),
     ],
 )  # fmt: skip
-def test_confidence_flags_set_estimator(flags, law, rule, every, fit_arguments):
+def test_confidence_flags_set_estimator(flags, distribution, rule, every, fit_arguments):
     part, kwargs = fit_arguments("--loss", "bprac", "--dim", "8", *flags.split())
     estimator = kwargs["confidence"]
     assert (estimator.rule, estimator.every) == (rule, every)
-    assert trees_equal(estimator.distribution, law)
+    assert trees_equal(estimator.distribution, distribution)
     np.testing.assert_array_equal(estimator.prior, weights.credibility_prior(part.item_counts))
 
 

@@ -384,8 +384,8 @@ def test_densities_histograms_and_weights_are_normalized(finished):
         rows = read(out / "figure_2_3.csv")
         x, y = (np.array([float(row[k]) for row in rows]) for k in ("x", name))
         assert integrate.trapezoid(y, x) == pytest.approx(1, abs=1e-3)
-    for law in {row["distribution"] for row in read(out / "figure_4_3.csv")}:
-        rows = [row for row in read(out / "figure_4_3.csv") if row["distribution"] == law]
+    for name in {row["distribution"] for row in read(out / "figure_4_3.csv")}:
+        rows = [row for row in read(out / "figure_4_3.csv") if row["distribution"] == name]
         for name in ("true_negative", "false_negative"):
             x, y = (np.array([float(row[k]) for row in rows]) for k in ("score", name))
             assert integrate.trapezoid(y, x) == pytest.approx(1, abs=0.02)

@@ -23,9 +23,9 @@ def test_scores_match_population_density(population):
         jax.random.key(0), setting, n_anchors=4, n_neg=3000, n_pos=1, population=population
     )
     x = np.asarray(sample.neg[0], np.float64) + 0.5
-    law = model.POPULATIONS[population] or (scipy.stats.uniform(), 0.0, 1.0)
-    ends = law[0].cdf(law[1:])
-    below = (law[0].cdf(law[1] + x * (law[2] - law[1])) - ends[0]) / (ends[1] - ends[0])
+    dist, low, high = model.POPULATIONS[population] or (scipy.stats.uniform(), 0.0, 1.0)
+    ends = dist.cdf([low, high])
+    below = (dist.cdf(low + x * (high - low)) - ends[0]) / (ends[1] - ends[0])
     for label, lead in ((True, 0.9), (False, 0.1)):
         own = below[np.asarray(sample.is_true[0]) == label]
         cdf = lambda u, lead=lead: 2 * lead * u + (1 - 2 * lead) * u**2  # noqa: E731

@@ -54,7 +54,7 @@ INVALID_FLAGS = {
     "seeds of no search": (["--tune", "0", "--search-seeds", "2"], "what --sweep tries"),
     "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
     "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
-    "a scale for no law": (
+    "a scale without a distribution": (
         ["--loss", "bprac", "--score-distribution", "smoothed", "--distribution-scale", "1"],
         "--score-distribution smoothed has no --distribution-scale",
     ),
