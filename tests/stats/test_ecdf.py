@@ -38,7 +38,7 @@ each_way = pytest.mark.parametrize("way", LENGTHS, indirect=True)
 def way(request, monkeypatch):
     on = "tpu" if request.param.endswith("TPUs") else "cpu"
     if request.param in ("sort", "network", "two sorts on TPUs"):
-        for limit in ("FUSED", "ALL_PAIRS", "ALL_PAIRS_OF_FEW", "ALL_PAIRS_ON_TPU"):
+        for limit in ("FUSED", "ALL_PAIRS", "ALL_PAIRS_FEW_ROWS", "ALL_PAIRS_ON_TPU"):
             monkeypatch.setattr(_ranks, f"_LARGEST_{limit}", 0)
         monkeypatch.setattr(_ranks, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
     with forms_for(on, _ranks._rank_rows):
