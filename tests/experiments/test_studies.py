@@ -416,7 +416,7 @@ def test_embed_reports_invalid_text_lines(content, message, finished, tmp_path, 
     assert not out.exists()
 
 
-def test_lines_may_come_from_a_pipe():
+def test_reads_lines_from_pipe():
     reader, writer = os.pipe()
     os.write(writer, b"a film\nanother \n")
     os.close(writer)
