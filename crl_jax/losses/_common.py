@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -94,11 +95,8 @@ def zero_masked(where: Array | None, *arrays: Array | None) -> Any:
     """
     if where is None:
         return arrays
-    return tuple(
-        x
-        if x is None
-        else jnp.where(where.reshape(where.shape + (1,) * (x.ndim - where.ndim)), x, 0)
-        for x in arrays
+    return jax.tree.map(
+        lambda x: jnp.where(where.reshape(where.shape + (1,) * (x.ndim - where.ndim)), x, 0), arrays
     )
 
 
