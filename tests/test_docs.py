@@ -74,7 +74,7 @@ NOT_TRAINED = {  # tasks that the guide builds but does not train, with their da
     **dict.fromkeys(["queued", "noisy", "byol", "pcl"], "samples"),
     **dict.fromkeys(["supervised", "oracle"], "labelled"),
     **dict.fromkeys(["siglip", "debiased"], "pairs"),
-    "punce": "some",
+    "punce": "partly_labelled",
     "simcse": "texts",
     "triplets": "queries",
 }
@@ -114,9 +114,9 @@ def test_package_examples_run(package, tmp_path, monkeypatch, capsys):
             assert written == ["ease.npz", "runs", *vectors]
             assert isinstance(names["baseline"], serving.BaselineRecommender)
             assert len(capsys.readouterr().out.splitlines()) == 3
-            assert len(names["everyone"]) == names["log"].n_users
+            assert len(names["lists"]) == names["log"].n_users
             assert set(names["few"].items[0].tolist()) <= {*range(100, 120), -1}
-            assert not {7, 8} & set(names["some"].items.ravel().tolist())
+            assert not {7, 8} & set(names["filtered"].items.ravel().tolist())
             assert not {*known_items(names["log"], 17)} & {*names["best"].items[0].tolist()}
             assert names["several"].users.tolist() == ["ann", "bob"]
     assert package == "serving" or not written
