@@ -111,7 +111,7 @@ def compare_with_blend(metrics_by_model: dict[str, list[dict[str, Any]]], blend:
     """Returns the metrics of each model, and the gain of the blend with its p-value over users.
 
     Args:
-      found: Metrics of each user, for each seed, by model.
+      metrics_by_model: Metrics of each user, for each seed, by model.
       blend: Name of the blend.
     """
     rows: list[Row] = []

@@ -35,7 +35,7 @@ def reliability(
     """Computes the reliability table of samples in bins, and its calibration error.
 
     Args:
-      place: Bin of each sample, ``[n]``.
+      bin_index: Bin of each sample, ``[n]``.
       p: Probabilities, ``[n]``.
       y: Labels, 0 or 1, ``[n]``.
       keep: Mask of valid samples, ``[n]``.

@@ -58,7 +58,7 @@ class Encoder:
 
     Attributes:
       settings: Configuration of the network.
-      words: Tokenizer with the vocabulary.
+      tokenizer: Tokenizer with the vocabulary.
       length: Number of tokens per text.
       params: Published parameters of the network; None for random initialisation.
     """

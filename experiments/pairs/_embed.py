@@ -69,7 +69,7 @@ class SavedTowers:
 
     Attributes:
       config: Configuration of the run.
-      takes: The tokenizer, and the settings of the text network.
+      text_encoder: Tokenizer and settings of the text network.
       networks: The image network and the text network.
       variables: Their parameters, and their other variables, with keys ``first`` and ``second``.
     """

@@ -52,7 +52,7 @@ class Encoder(file.TrainedNetwork[Config]):
     """Text encoder trained by a run.
 
     Attributes:
-      takes: The tokenizer, and the settings of the network.
+      text_encoder: Tokenizer and settings of the network.
     """
 
     text_encoder: _bert.Encoder
