@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--k must be at most the {len(item_ids)} items, got {options.k}.")
     log = data.load(options.data, merge=True, **options.arguments())
     users, histories = known_histories(log, item_ids)
-    rows = []
+    rows, n_short = [], 0
     for first in range(0, len(users), _BLOCK):
         block = jnp.asarray(histories[first : first + _BLOCK])
         top_items = _top_k(
@@ -71,8 +71,11 @@ def main(arguments: list[str]) -> None:
         for user, scores, items in zip(users[first:], *map(np.asarray, top_items)):
             ranked = zip(item_ids[items[items >= 0]], scores)
             rows += [(user, item, i, f"{score:.6g}") for i, (item, score) in enumerate(ranked, 1)]
+            n_short += int(items[-1] < 0)
     write_csv(options.out, ("user", "item", "rank", "score"), rows)
     output().print(f"{len(rows):,} items for {len(users):,} users in {plain(options.out)}")
+    if n_short:
+        output().print(f"fewer than {options.k} items are left for {n_short:,} of them")
 
 
 def load_task(folder: Path) -> tuple[tasks.NextItem, tuple[Any, Any], np.ndarray]:

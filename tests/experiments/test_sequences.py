@@ -162,6 +162,11 @@ def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
         [float(row["score"]) for row in found], np.ravel(scores), rtol=1e-4, atol=1e-5
     )
     assert not {int(row["item"]) for row in found if row["user"] == "new1"} & {*histories[1]}
+    assert "items are left" not in printed.out
+    everything = ["--run", folder, "--data", source, "--k", len(item_ids), "--out", out]
+    assert main(["recommend", *map(str, everything)]) == 0
+    message = f"fewer than {len(item_ids)} items are left for 3 of them"
+    assert message in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("name", LOSSES)
