@@ -25,6 +25,7 @@ from ._logspace import softplus
 from ._tiled import (
     Loss,
     Samples,
+    ScoredBatch,
     TileRows,
     mean_loss,
     scale_gradient,
@@ -87,8 +88,8 @@ def fused_view_loss(
     >>> print(f"{losses.fused_view_loss(losses.info_nce, z1, z2, temperature=0.5):.5f}")
     4.89447
     """
-    z, pos, ids, where = view_batch(z1, z2, ids, where, axis_name)
-    return _mean_loss(loss, z, pos, z, ids, weights, axis_name, hyperparams, where, interpret)
+    batch = view_batch(z1, z2, ids, where, axis_name)
+    return _mean_loss(loss, batch, hyperparams, weights, axis_name, interpret)
 
 
 @check_arguments
@@ -114,29 +115,25 @@ def fused_tower_loss(
 
     Other arguments, the result and errors are those of :func:`fused_view_loss`.
     """
-    x, pos, y, ids = tower_batch(x, y, ids, where, axis_name)
-    return _mean_loss(loss, x, pos, y, ids, weights, axis_name, hyperparams, where, interpret)
+    batch = tower_batch(x, y, ids, where, axis_name)
+    return _mean_loss(loss, batch, hyperparams, weights, axis_name, interpret)
 
 
 def _mean_loss(
     loss: Loss,
-    anchors: Array,
-    pos: Array,
-    keys: Array,
-    ids: Array,
+    batch: ScoredBatch,
+    hyperparams: dict[str, Any],
     weights: Array | None,
     axis_name: str | None,
-    hyperparams: dict[str, Any],
-    where: Array | None,
     interpret: bool,
 ) -> Array:
     function, arguments = _resolve(loss, hyperparams)
     if function is bayesian_contrastive and arguments.get("bins") is None:
         raise ValueError("`bins` must be set: fused kernels have histogram ranks, got None.")
-    narrow = anchors.dtype != jnp.float64 and ids.dtype.itemsize <= 4
-    sum_fn = partial(_sum, interpret) if narrow and is_static(*anchors.shape) else None
+    narrow = batch.anchors.dtype != jnp.float64 and batch.ids.dtype.itemsize <= 4
+    sum_fn = partial(_sum, interpret) if narrow and is_static(*batch.anchors.shape) else None
     return mean_loss(
-        function, anchors, pos, keys, ids, weights, None, axis_name, arguments, where, sum_fn
+        function, batch, arguments, weights=weights, axis_name=axis_name, sum_fn=sum_fn
     )
 
 

@@ -96,8 +96,8 @@ def tiled_view_loss(
     >>> print(f"{tiled:.5f} {losses.info_nce(pos, neg, where=where, temperature=0.5):.5f}")
     4.89447 4.89447
     """
-    z, pos, ids, where = view_batch(z1, z2, ids, where, axis_name)
-    return mean_loss(loss, z, pos, z, ids, weights, rows, axis_name, hyperparams, where)
+    batch = view_batch(z1, z2, ids, where, axis_name)
+    return mean_loss(loss, batch, hyperparams, weights=weights, rows=rows, axis_name=axis_name)
 
 
 @check_arguments
@@ -126,8 +126,8 @@ def tiled_tower_loss(
 
     Other arguments, the result and errors are those of :func:`tiled_view_loss`.
     """
-    x, pos, y, ids = tower_batch(x, y, ids, where, axis_name)
-    return mean_loss(loss, x, pos, y, ids, weights, rows, axis_name, hyperparams, where)
+    batch = tower_batch(x, y, ids, where, axis_name)
+    return mean_loss(loss, batch, hyperparams, weights=weights, rows=rows, axis_name=axis_name)
 
 
 @check_arguments
@@ -190,39 +190,51 @@ def tiled_catalogue_loss(
     pos = own_scores(x, take_rows(items, jnp.where(is_item, targets, 0)))
     pos = jnp.where(is_item, pos, jnp.nan)
     item_ids = jnp.arange(n_items, dtype=targets.dtype)
-    return mean_loss(
-        loss, x, pos, items, targets, weights, rows, None, hyperparams, where, key_ids=item_ids
-    )
+    batch = ScoredBatch(x, pos, items, targets, where, item_ids)
+    return mean_loss(loss, batch, hyperparams, weights=weights, rows=rows)
+
+
+class ScoredBatch(NamedTuple):
+    """Embeddings whose inner products are the scores of a loss.
+
+    Attributes:
+      anchors: ``[n, dim]``, 0 where masked.
+      pos: Scores of the positives, ``[n]``.
+      keys: ``[n_keys, dim]``; by default the positives of the anchors.
+      ids: Sample ids of the anchors, ``[n]``; keys with equal ids are no negatives.
+      where: Mask of valid anchors, ``[n]``, or None.
+      key_ids: Ids of the keys, ``[n_keys]``, if the keys are not the positives of the anchors.
+    """
+
+    anchors: Array
+    pos: Array
+    keys: Array
+    ids: Array
+    where: Array | None
+    key_ids: Array | None = None
 
 
 def view_batch(
-    z1: Array,
-    z2: Array,
-    ids: Array | None,
-    where: Array | None,
-    axis_name: str | None,
-) -> tuple[Array, Array, Array, Array | None]:
-    """Checks two views; returns embeddings, positives' scores, ids and mask of both."""
+    z1: Array, z2: Array, ids: Array | None, where: Array | None, axis_name: str | None
+) -> ScoredBatch:
+    """Checks two views, both of which are anchors and keys."""
     _check_pairs("z1", z1, "z2", z2)
     check_shape("where", where, z1.shape[:1])
     z1, z2 = zero_masked(where, z1, z2)
     where = None if where is None else jnp.tile(where, 2)
     ids = jnp.tile(_ids(ids, z1.shape[0], axis_name), 2)
-    return jnp.concatenate([z1, z2]), jnp.tile(own_scores(z1, z2), 2), ids, where
+    z = jnp.concatenate([z1, z2])
+    return ScoredBatch(z, jnp.tile(own_scores(z1, z2), 2), z, ids, where)
 
 
 def tower_batch(
-    x: Array,
-    y: Array,
-    ids: Array | None,
-    where: Array | None,
-    axis_name: str | None,
-) -> tuple[Array, Array, Array, Array]:
-    """Checks pairs; returns anchors, positives' scores, keys and ids, masked by zeros."""
+    x: Array, y: Array, ids: Array | None, where: Array | None, axis_name: str | None
+) -> ScoredBatch:
+    """Checks pairs of anchors and keys."""
     _check_pairs("x", x, "y", y)
     check_shape("where", where, x.shape[:1])
     x, y = zero_masked(where, x, y)
-    return x, own_scores(x, y), y, _ids(ids, x.shape[0], axis_name)
+    return ScoredBatch(x, own_scores(x, y), y, _ids(ids, x.shape[0], axis_name), where)
 
 
 def _check_pairs(name: str, x: Array, other_name: str, y: Array) -> None:
@@ -268,23 +280,19 @@ def _ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
 
 def mean_loss(
     loss: Loss,
-    anchors: Array,
-    pos: Array,
-    keys: Array,
-    ids: Array,
-    weights: Array | None,
-    rows: int | None,
-    axis_name: str | None,
+    batch: ScoredBatch,
     hyperparams: dict[str, Any],
-    where: Array | None = None,
+    *,
+    weights: Array | None,
+    rows: int | None = None,
+    axis_name: str | None = None,
     sum_fn: Callable[..., tuple[Array, Array]] | None = None,
-    key_ids: Array | None = None,
 ) -> Array:
     """Mean loss over anchors; ``sum_fn`` replaces :func:`tiled_sum`, of which it has the arguments.
 
-    ``ids``, ``weights`` and hyper-parameters that are no scalars have an entry per anchor. The keys
-    are the anchors' positives, unless ``key_ids`` has other ids.
+    ``weights`` and hyper-parameters that are no scalars have an entry per anchor.
     """
+    anchors, pos, keys, ids, where, key_ids = batch
     n = anchors.shape[0]
     check_shape("weights", weights, (n,))
     (weights,) = zero_masked(where, weights)
