@@ -65,7 +65,7 @@ def train_tables(
             optimizer=train.Optimizer(1e-3, 1e-7), epochs=60,
             stopping=tasks.Stopping(eval_every=60),
         )  # fmt: skip
-    return {name: np.asarray(table) for name, table in fitted.run().items()}
+    return {name: np.asarray(table) for name, table in fitted.get_params().items()}
 
 
 def hold_out(log: data.Interactions, draw: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -35,7 +35,7 @@ class TrainedModel:
     def from_fit(cls, task: Any, fitted: train.FitResult) -> "TrainedModel":
         """Returns the learned model of a training with a single run."""
         model_state = jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
-        return cls(task, fitted.run(), model_state)
+        return cls(task, fitted.get_params(), model_state)
 
     @property
     def alpha(self) -> jax.Array | None:

@@ -102,7 +102,7 @@ def test_package_examples_run(package, tmp_path, monkeypatch, capsys):
     match package:
         case "train":  # the custom task learns; a checkpoint is resumed
             assert names["fitted"].best_score[0] > 0.9
-            words = [names[name].run()["words"] for name in ("first", "again")]
+            words = [names[name].get_params()["words"] for name in ("first", "again")]
             np.testing.assert_array_equal(*words)
         case "tasks":
             for name, source in NOT_TRAINED.items():

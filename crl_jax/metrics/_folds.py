@@ -21,13 +21,13 @@ class CrossValidationResult(NamedTuple):
       accuracy: Mean test accuracy over the folds.
       deviation: Standard deviation over the folds.
       accuracies: Test accuracy of each fold, ``[folds]``.
-      strengths: Selected C of each fold, ``[folds]``.
+      c_values: Selected C of each fold, ``[folds]``.
     """
 
     accuracy: float
     deviation: float
     accuracies: Float[np.ndarray, " folds"]
-    strengths: Float[np.ndarray, " folds"]
+    c_values: Float[np.ndarray, " folds"]
 
 
 def cross_validated_svm(
@@ -37,7 +37,7 @@ def cross_validated_svm(
     folds: int | ArrayLike = 10,
     seed: int = 0,
     kernel: Literal["rbf", "linear"] = "rbf",
-    strengths: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0),
+    c_values: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0),
     inner_folds: int = 5,
     standardize: bool = False,
 ) -> CrossValidationResult:
@@ -58,7 +58,7 @@ def cross_validated_svm(
         for examples that are always in the training set, such as ``Graphs.folds``.
       seed: Seed of the folds.
       kernel: ``"rbf"``, or ``"linear"``, which is faster for many examples.
-      strengths: Candidates for C, > 0.
+      c_values: Candidates for C, > 0.
       inner_folds: Number of folds of the nested cross-validation, >= 2.
       standardize: Whether to standardise features by the training folds.
 
@@ -81,7 +81,7 @@ def cross_validated_svm(
         raise ValueError(f"`features` must be finite numbers [n, dim], got shape {x.shape}.")
     check_shape("labels", y, x.shape[:1])
     check_count("inner_folds", inner_folds, 2)
-    check_range("strengths", tuple(strengths), 0, np.inf, low_open=True, high_open=True)
+    check_range("c_values", tuple(c_values), 0, np.inf, low_open=True, high_open=True)
     if kernel not in ("rbf", "linear"):
         raise ValueError(f"`kernel` must be rbf or linear, got {kernel!r}.")
     with warnings.catch_warnings():
@@ -97,7 +97,7 @@ def cross_validated_svm(
     steps = [preprocessing.StandardScaler()] if standardize else []
     model = pipeline.make_pipeline(*steps, classifier)
     # Sorted: GridSearchCV breaks ties by the first candidate.
-    search = {name: sorted(map(float, strengths))}
+    search = {name: sorted(map(float, c_values))}
     inner = model_selection.StratifiedKFold(inner_folds)
     kfold = partial(model_selection.StratifiedKFold, shuffle=True, random_state=seed)
     splits = _splits(kfold, y, folds, inner_folds)

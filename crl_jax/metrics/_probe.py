@@ -36,7 +36,7 @@ class ProbeResult(NamedTuple):
     """Predicted classes of the test set; -1 where features contain a NaN."""
     l2: Float[Array, ""]
     """Selected L2 strength."""
-    held_out: Float[Array, "strengths"]
+    valid_accuracy: Float[Array, "strengths"]
     """Validation accuracy of each strength, in the order of ``l2``; 0 for a single strength."""
     kernel: Float[Array, "dim n_classes"]
     """Class scores are ``features @ kernel + bias``."""
@@ -52,7 +52,7 @@ def linear_probe(
     n_classes: int,
     key: Key[Array, ""],
     l2: L2s = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
-    valid_share: Scalar = 0.1,
+    valid_fraction: Scalar = 0.1,
     max_steps: int = 100,
     tolerance: Scalar = 1e-5,
 ) -> ProbeResult:
@@ -80,7 +80,7 @@ def linear_probe(
       n_classes: Number of classes, >= 2; static.
       key: Random key of the validation split.
       l2: Candidates for :math:`\lambda > 0`; ``1 / (n C)`` in scikit-learn's parametrisation.
-      valid_share: Validation fraction of the training set, in (0, 1).
+      valid_fraction: Validation fraction of the training set, in (0, 1).
       max_steps: Maximum number of L-BFGS steps per strength, >= 1.
       tolerance: Maximum absolute gradient entry at convergence, > 0.
 
@@ -104,10 +104,10 @@ def linear_probe(
     """
     arrays = _validate(features, labels, test_features, test_labels, n_classes, l2)
     dtype = arrays[0].dtype
-    check_range("valid_share", valid_share, 0, 1, low_open=True, high_open=True, dtype=dtype)
+    check_range("valid_fraction", valid_fraction, 0, 1, low_open=True, high_open=True, dtype=dtype)
     check_range("tolerance", tolerance, 0, jnp.inf, low_open=True, dtype=dtype)
     check_count("max_steps", max_steps)
-    scalars = (jnp.asarray(x, dtype) for x in (valid_share, tolerance))
+    scalars = (jnp.asarray(x, dtype) for x in (valid_fraction, tolerance))
     return _linear_probe(arrays, n_classes, key, jnp.int32(max_steps), *scalars)
 
 
@@ -191,7 +191,7 @@ def _linear_probe(
     n_classes: int,
     key: Array,
     max_steps: Array,
-    valid_share: Array,
+    valid_fraction: Array,
     tolerance: Array,
 ) -> ProbeResult:
     features, labels, test_features, test_labels, l2 = arrays
@@ -200,7 +200,7 @@ def _linear_probe(
     problem = _logistic.problem(x, labels, jnp.sum(keep))
     # A fraction of all rows in random order, excluded rows included.
     n = len(x)
-    valid = keep & (permute(key, jnp.arange(n), n).astype(x.dtype) < jnp.round(valid_share * n))
+    valid = keep & (permute(key, jnp.arange(n), n).astype(x.dtype) < jnp.round(valid_fraction * n))
     order = jnp.argsort(-l2)
     # Each strength without the validation rows, unless there is but one, then the best on all rows.
     n_trials = l2.size if l2.size > 1 else 0
@@ -223,10 +223,10 @@ def _linear_probe(
     first = _Search(zero, zero, order[0], jnp.full((), -1, jnp.float32))
     # The refit is a step of the search, so that the optimiser is compiled once.
     search, scores = jax.lax.scan(step, first, jnp.arange(n_trials + 1))
-    held_out = jnp.zeros(l2.size).at[order[:n_trials]].set(scores[:n_trials])
+    valid_accuracy = jnp.zeros(l2.size).at[order[:n_trials]].set(scores[:n_trials])
     raw = search.last.unstandardized(standardizer)
     scores = search.last(standardizer(test_features))
-    return _probe_result(scores, test_labels, l2[search.chosen], held_out, raw)
+    return _probe_result(scores, test_labels, l2[search.chosen], valid_accuracy, raw)
 
 
 @partial(jax.jit, static_argnums=1)
@@ -234,7 +234,7 @@ def _ridge_probe(arrays: tuple[Array, ...], n_classes: int) -> ProbeResult:
     features, labels, test_features, test_labels, l2 = arrays
     keep = has_class(labels, n_classes)
     standardizer, x = standardize(features, keep)
-    kernel, bias, chosen, held_out = jax.lax.platform_dependent(
+    kernel, bias, chosen, valid_accuracy = jax.lax.platform_dependent(
         x, labels, keep, l2,
         cpu=partial(_solve_ridge, _by_eigenvectors, n_classes),
         default=partial(_solve_ridge, _by_cholesky, n_classes),
@@ -242,7 +242,7 @@ def _ridge_probe(arrays: tuple[Array, ...], n_classes: int) -> ProbeResult:
     classifier = LinearClassifier(kernel, bias)
     raw = classifier.unstandardized(standardizer)
     scores = classifier(standardizer(test_features))
-    return _probe_result(scores, test_labels, l2[chosen], held_out, raw)
+    return _probe_result(scores, test_labels, l2[chosen], valid_accuracy, raw)
 
 
 _product = partial(jnp.matmul, precision=HIGHEST)
@@ -293,11 +293,14 @@ def _solve_ridge(
         return accuracy(targets - (targets - fitted) / remaining[:, None], labels, keep)
 
     if l2.size == 1:
-        held_out, chosen = jnp.zeros(1), jnp.int32(0)
+        valid_accuracy, chosen = jnp.zeros(1), jnp.int32(0)
     else:
         order = jnp.argsort(-l2)
         scores = jax.lax.map(loo_accuracy, l2[order])
-        held_out, chosen = jnp.zeros_like(scores).at[order].set(scores), order[jnp.argmax(scores)]
+        valid_accuracy, chosen = (
+            jnp.zeros_like(scores).at[order].set(scores),
+            order[jnp.argmax(scores)],
+        )
     factor = root(l2[chosen])
 
     def refine(_: Array, kernel: Array) -> Array:
@@ -307,12 +310,14 @@ def _solve_ridge(
         return kernel + solve(factor, slope)
 
     kernel = jax.lax.fori_loop(0, 2, refine, solve(factor, moments))
-    return kernel, bias, chosen, held_out
+    return kernel, bias, chosen, valid_accuracy
 
 
 def _probe_result(
-    scores: Array, labels: Array, l2: Array, held_out: Array, classifier: LinearClassifier
+    scores: Array, labels: Array, l2: Array, valid_accuracy: Array, classifier: LinearClassifier
 ) -> ProbeResult:
     test_accuracy = accuracy(scores, labels, has_class(labels, scores.shape[1]))
     predictions = best_class(scores)
-    return ProbeResult(test_accuracy, predictions, l2, held_out, classifier.kernel, classifier.bias)
+    return ProbeResult(
+        test_accuracy, predictions, l2, valid_accuracy, classifier.kernel, classifier.bias
+    )

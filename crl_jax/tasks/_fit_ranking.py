@@ -176,7 +176,7 @@ class RankingResult(FitResult):
         Raises:
           IndexError: If there is no such run.
         """
-        return self.encoder.serving_tables(self.run(run))
+        return self.encoder.serving_tables(self.get_params(run))
 
 
 def fit_ranking(

@@ -73,7 +73,7 @@ class FitResult:
         """Number of runs."""
         return len(self.best_epoch)
 
-    def run(self, index: int = 0) -> Any:
+    def get_params(self, index: int = 0) -> Any:
         """Returns the parameters of one run, without the leading axis.
 
         Raises:

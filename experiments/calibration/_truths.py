@@ -168,7 +168,7 @@ def digits(config: Config, seed: int, *, trained: bool) -> Scores:
         epochs=_SIMCLR_EPOCHS,
         seeds=seed,
     )
-    apply = partial(_encode, fitted.run(0))
+    apply = partial(_encode, fitted.get_params(0))
     return _score_images(apply, views, examples, labels, config, seed)
 
 

@@ -112,5 +112,5 @@ def _published(
         train.TrainConfig(size), epochs=options.probe_epochs, seeds=seed,
         eval_every=options.probe_epochs,
     )  # fmt: skip
-    logits = partial(classifier.logits, fitted.run(), {}, block_size=BLOCK)
+    logits = partial(classifier.logits, fitted.get_params(), {}, block_size=BLOCK)
     return in_parts(lambda part: logits(jnp.asarray(part)), test.images, ON_DEVICE)

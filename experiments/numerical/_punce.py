@@ -138,7 +138,7 @@ def learn_features(
     )  # fmt: skip
     model_state = jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
     seen, unseen = (
-        task.represent(fitted.run(), model_state, images)
+        task.represent(fitted.get_params(), model_state, images)
         for images in (digits.images, digits.test_images)
     )
     return seen, unseen

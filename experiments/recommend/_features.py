@@ -55,7 +55,7 @@ def serving_tables(fitted: tasks.RankingResult, run: int) -> models.Tables | Fea
     tables = fitted.tables(run)
     if not isinstance(fitted.encoder, models.FeatureEncoder):
         return tables
-    params = fitted.run(run)
+    params = fitted.get_params(run)
     return FeatureTables(*tables, *(params.get(f"{kind}_features") for kind in KINDS))
 
 

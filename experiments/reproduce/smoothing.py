@@ -43,7 +43,7 @@ def draw_weights(job: Job) -> None:
             )
             for seed in seeds:
                 for name, encoder in _encoders(fitted.encoder, layers).items():
-                    tables = encoder.serving_tables(fitted.run(int(seed)))
+                    tables = encoder.serving_tables(fitted.get_params(int(seed)))
                     rows.append(
                         {"layers": layers, "vectors": name, "seed": int(seed)}
                         | measure(tables, log)

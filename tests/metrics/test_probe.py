@@ -92,17 +92,17 @@ def test_l2_search_selects_best_held_out_accuracy():
     arrays = tuple(map(jnp.asarray, (x[:120], y[:120], x[120:], y[120:])))
     l2 = [1e-6, 0.1, 1e-3, 0.3]
     for probe in (
-        linear_probe(*arrays, n_classes=2, key=KEY, l2=l2, valid_share=0.4),
+        linear_probe(*arrays, n_classes=2, key=KEY, l2=l2, valid_fraction=0.4),
         ridge_probe(*arrays, n_classes=2, l2=l2),
     ):
-        best = np.flatnonzero(np.asarray(probe.held_out) == np.max(probe.held_out))
+        best = np.flatnonzero(np.asarray(probe.valid_accuracy) == np.max(probe.valid_accuracy))
         assert probe.l2 == pytest.approx(max(np.asarray(l2)[best]))
         assert probe.l2 >= 0.1
-        assert probe.held_out[0] < np.max(probe.held_out)
+        assert probe.valid_accuracy[0] < np.max(probe.valid_accuracy)
     for fit in (lambda l2: linear_probe(*arrays, n_classes=2, key=KEY, l2=l2),
                 lambda l2: ridge_probe(*arrays, n_classes=2, l2=l2)):  # fmt: skip
         forward, backward = fit(l2), fit(l2[::-1])
-        np.testing.assert_array_equal(forward.held_out, backward.held_out[::-1])
+        np.testing.assert_array_equal(forward.valid_accuracy, backward.valid_accuracy[::-1])
         assert forward.l2 == backward.l2
 
 
@@ -110,19 +110,19 @@ def test_test_set_does_not_affect_fit():
     for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY),
                 lambda *a: ridge_probe(*a, n_classes=3)):  # fmt: skip
         one, other = fit(*ARRAYS), fit(*ARRAYS[:2], -ARRAYS[2], (ARRAYS[3] + 1) % 3)
-        for name in ("l2", "held_out", "kernel", "bias"):
+        for name in ("l2", "valid_accuracy", "kernel", "bias"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         assert one.accuracy != other.accuracy
 
 
 def test_held_out_accuracy_matches_fit_to_training_part():
     """Compares with scikit-learn fits that do not see the held-out part."""
-    probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=[0.01, 0.1], valid_share=0.3)
+    probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=[0.01, 0.1], valid_fraction=0.3)
     order = np.asarray(jax.random.permutation(KEY, 300))
     valid = order < 90
     mean, scale = X[:300].mean(0), X[:300].std(0)
     z = (X[:300] - mean) / scale
-    for l2, got in zip((0.01, 0.1), probe.held_out, strict=True):
+    for l2, got in zip((0.01, 0.1), probe.valid_accuracy, strict=True):
         model = LogisticRegression(C=1 / (210 * l2), tol=1e-8, max_iter=1000)
         model.fit(z[~valid], Y[:300][~valid])
         assert got == pytest.approx(model.score(z[valid], Y[:300][valid]), abs=0.012)
@@ -162,7 +162,7 @@ def test_leverage_formula_matches_leave_one_out_fits():
     arrays = tuple(map(jnp.asarray, (X[:n], Y[:n], X[300:], Y[300:])))
     probe = ridge_probe(*arrays, n_classes=3, l2=l2)
     z = (X[:n].astype(np.float64) - X[:n].mean(0)) / X[:n].std(0)
-    for strength, got in zip(l2, probe.held_out, strict=True):
+    for strength, got in zip(l2, probe.valid_accuracy, strict=True):
         right = []
         for i in range(n):
             rest = np.delete(np.arange(n), i)
@@ -272,7 +272,7 @@ def test_ignores_rows_without_valid_label():
     got = jax.jit(ridge)(*given)
     want = ridge(*map(jnp.asarray, few), ARRAYS[2][50:], test_labels[50:])
     np.testing.assert_allclose(got.kernel, want.kernel, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(got.held_out, want.held_out, atol=1e-6)
+    np.testing.assert_allclose(got.valid_accuracy, want.valid_accuracy, atol=1e-6)
     assert got.accuracy == pytest.approx(float(want.accuracy))
 
 
@@ -310,7 +310,7 @@ def test_hyper_parameters_do_not_recompile():
     for i in (1, 2, 3):
         linear_probe(
             *ARRAYS, n_classes=3, key=jax.random.key(i), l2=[0.1 * i, 0.2, 0.3],
-            valid_share=0.1 * i, max_steps=i, tolerance=1e-4 * i,
+            valid_fraction=0.1 * i, max_steps=i, tolerance=1e-4 * i,
         )  # fmt: skip
     assert module._linear_probe._cache_size() == before + 1
 
@@ -324,7 +324,7 @@ def test_hyper_parameters_do_not_recompile():
         ({"n_classes": 1}, "`n_classes` must be at least 2"),
         ({"l2": [0.1, 0.0]}, r"`l2` must lie in \(0, inf\)"),
         ({"l2": []}, "`l2` must be a number or a one-dimensional array"),
-        ({"valid_share": 1.0}, "`valid_share` must lie in"),
+        ({"valid_fraction": 1.0}, "`valid_fraction` must lie in"),
         ({"max_steps": 0}, "`max_steps` must be at least 1"),
         ({"tolerance": 0.0}, "`tolerance` must lie in"),
     ],
@@ -334,7 +334,7 @@ def test_rejects_invalid_arguments(change, message):
     given = dict(zip(names, ARRAYS, strict=True)) | {"n_classes": 3, "key": KEY} | change
     with raises(ValueError, match=message):
         linear_probe(**given)
-    if not {"valid_share", "max_steps", "tolerance"} & set(change):
+    if not {"valid_fraction", "max_steps", "tolerance"} & set(change):
         given.pop("key")
         with raises(ValueError, match=message):
             ridge_probe(**given)

@@ -217,7 +217,7 @@ def test_sharded_tables_match_single_device():
             optimizer=train.Optimizer(1.0, rule=train.sgd_l2),
             config=train.TrainConfig(64, mesh=mesh),
             epochs=1,
-        ).run()
+        ).get_params()
         for mesh in (None, mesh)
     )
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), one, many)
@@ -254,7 +254,7 @@ def test_id_dropout_recovers_true_preferences_for_cold_items():
     )  # fmt: skip
     encoder: FeatureEncoder = fitted.encoder
     cold = schema.transform(table, split.test.item_ids)
-    params = fitted.run()
+    params = fitted.get_params()
     vectors = in_one(encoder.item_vectors, params, cold)
     scores = np.asarray(encoder.encode(params).users @ vectors.T)
     likes = simulated.likes[:, split.test.item_ids]

@@ -78,7 +78,7 @@ def fit(task, data=(POINTS, CLASSES), config=None, epochs=40, optimizer=None, **
 
 
 def first_run(fitted):
-    return fitted.run(), jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
+    return fitted.get_params(), jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
 
 
 def ctx(n, real=None):

@@ -344,8 +344,8 @@ def test_parallel_runs_match_separate_runs_also_if_resumed(quick, confidence, tm
     for i in range(2):
         alone = run(**{name: each[i] for name, each in both.items()})
         np.testing.assert_allclose(together.confidence[i], alone.confidence[0], rtol=1e-3)
-        for name, table in alone.run().items():
-            np.testing.assert_allclose(together.run(i)[name], table, rtol=1e-3, atol=1e-5)
+        for name, table in alone.get_params().items():
+            np.testing.assert_allclose(together.get_params(i)[name], table, rtol=1e-3, atol=1e-5)
     with raises(Killed):
         run(**both, checkpoint=path, seconds=0, see=kill_at(4))
     resumed = run(**both, checkpoint=path)

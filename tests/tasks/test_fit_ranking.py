@@ -150,8 +150,8 @@ def test_parallel_runs_match_separate_runs(quick):
     for i in range(4):
         alone = quick(**{name: values[i] for name, values in RUNS.items()})
         np.testing.assert_allclose(curve(together)[:, i], curve(alone)[:, 0], rtol=1e-3)
-        for name, table in alone.run().items():
-            np.testing.assert_allclose(together.run(i)[name], table, rtol=1e-3, atol=1e-4)
+        for name, table in alone.get_params().items():
+            np.testing.assert_allclose(together.get_params(i)[name], table, rtol=1e-3, atol=1e-4)
 
 
 def test_loss_hyperparams_and_lengths_may_differ_between_runs(quick):
@@ -161,11 +161,13 @@ def test_loss_hyperparams_and_lengths_may_differ_between_runs(quick):
     )
     fitted = run(sweep={"task.hyperparams.tau_plus": [0.0, 0.3]}, epochs=[3, 6])
     alone = run(hyperparams={"tau_plus": 0.3}, epochs=6)
-    np.testing.assert_allclose(fitted.run(1)["users"], alone.run()["users"], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        fitted.get_params(1)["users"], alone.get_params()["users"], rtol=1e-3, atol=1e-4
+    )
     np.testing.assert_array_equal(
         fitted.run_params["task.hyperparams.tau_plus"], np.float32([0.0, 0.3])
     )
-    assert not np.array_equal(fitted.run(0)["users"], fitted.run(1)["users"])
+    assert not np.array_equal(fitted.get_params(0)["users"], fitted.get_params(1)["users"])
     assert [entry["epoch"] for entry in fitted.history] == [1, 2, 3, 4, 5, 6]
     assert fitted.best_epoch[0] <= 3
 
@@ -178,9 +180,9 @@ def test_stop_at_keeps_schedule_and_decay_is_per_run():
     stopped, together = train(stop_at=2), train(decay=[0.0, 1.0])
     assert stopped.best_epoch[0] == 2
     assert np.isnan(stopped.best_score[0])
-    for name, table in stopped.run().items():  # a rate of 0 is the same as stopping
-        np.testing.assert_allclose(together.run(0)[name], table, rtol=1e-5, atol=1e-6)
-        assert np.abs(together.run(1)[name] - table).max() > 0.01
+    for name, table in stopped.get_params().items():  # a rate of 0 is the same as stopping
+        np.testing.assert_allclose(together.get_params(0)[name], table, rtol=1e-5, atol=1e-6)
+        assert np.abs(together.get_params(1)[name] - table).max() > 0.01
     with raises(ValueError, match=r"`decay` must lie in .* got -0\.1"):
         train(decay=-0.1)
 

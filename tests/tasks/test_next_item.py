@@ -180,7 +180,7 @@ def test_training_learns_item_transitions():
         train.TrainConfig(64), epochs=20, seeds=0,
     )  # fmt: skip
     state = jax.tree.map(lambda x: x[0], fitted.state.model_state)
-    tables = task.tables(fitted.run(), state, jnp.asarray(split.test_histories))
+    tables = task.tables(fitted.get_params(), state, jnp.asarray(split.test_histories))
     n = len(split.users)
     test = data.Interactions.from_arrays(
         np.arange(n), split.test_items, user_ids=np.arange(n), item_ids=np.arange(30)

@@ -59,8 +59,8 @@ def test_swept_sampler_parameters_match_separate_runs(split):
     together = fit(split, bns(split), sweep={"task.sampler.risk_lambda": [0.5, 20.0]})
     for run, gain in enumerate((0.5, 20.0)):
         alone = fit(split, bns(split, risk_lambda=gain))
-        for name, values in alone.run().items():
-            np.testing.assert_allclose(together.run(run)[name], values, rtol=1e-3, atol=1e-5)
+        for name, values in alone.get_params().items():
+            np.testing.assert_allclose(together.get_params(run)[name], values, rtol=1e-3, atol=1e-5)
     assert together.history[0]["loss"][0] != together.history[0]["loss"][1]
 
 
@@ -88,8 +88,8 @@ def test_row_updates_with_several_seeds_match_separate_runs(split):
     }  # fmt: skip
     both = fit(split, bns(split), seeds=[3, 4], **settings)
     alone = fit(split, bns(split), seeds=4, **settings)
-    for name, values in alone.run().items():
-        np.testing.assert_allclose(both.run(1)[name], values, rtol=1e-5, atol=1e-7)
+    for name, values in alone.get_params().items():
+        np.testing.assert_allclose(both.get_params(1)[name], values, rtol=1e-5, atol=1e-7)
     assert both.history[-1]["tnr"][1] == pytest.approx(alone.history[-1]["tnr"][0])
 
 
@@ -99,7 +99,7 @@ def test_validation_metric_receives_parameters_of_each_run(split):
 
     hook = train.ValidationMetrics(jax.tree_util.Partial(norms, jnp.float32(2)))
     fitted = fit(split, None, epochs=3, hooks=[hook], seeds=[0, 1])
-    norm = [2 * np.linalg.norm(fitted.run(run)["users"]) for run in range(2)]
+    norm = [2 * np.linalg.norm(fitted.get_params(run)["users"]) for run in range(2)]
     np.testing.assert_allclose(fitted.history[-1]["norm"], norm, rtol=1e-5)
     assert len(fitted.history) == 3
 

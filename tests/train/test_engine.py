@@ -109,8 +109,8 @@ def reference_steps(batches, learning_rate):
 
 def test_trains_custom_task():
     fitted = line(epochs=60)
-    np.testing.assert_allclose(fitted.run()["slope"], 3, atol=1e-3)
-    np.testing.assert_allclose(fitted.run()["offset"], 1, atol=1e-3)
+    np.testing.assert_allclose(fitted.get_params()["slope"], 3, atol=1e-3)
+    np.testing.assert_allclose(fitted.get_params()["offset"], 1, atol=1e-3)
     assert fitted.history[-1]["loss"][0] < 1e-5 < fitted.history[0]["loss"][0]
     assert fitted.history[0]["worst"][0] > fitted.history[-1]["worst"][0]
     assert fitted.state.model_state["updates"][0] == 60 * 7  # 50 examples in batches of 8
@@ -123,8 +123,8 @@ def test_host_batches_match_reference_steps():
     batches = HostBatches(lambda epoch: ((X[rows], (3 * X + 1)[rows]) for rows in cuts), chunk=3)
     fitted = line(batches=batches, epochs=2)
     slope, offset = reference_steps(cuts * 2, 0.1)
-    np.testing.assert_allclose(fitted.run()["slope"], slope, rtol=1e-5)
-    np.testing.assert_allclose(fitted.run()["offset"], offset, rtol=1e-5)
+    np.testing.assert_allclose(fitted.get_params()["slope"], slope, rtol=1e-5)
+    np.testing.assert_allclose(fitted.get_params()["offset"], offset, rtol=1e-5)
     assert fitted.state.model_state["seen"][0] == 2 * N
 
 
@@ -160,8 +160,8 @@ def test_rejects_invalid_host_batches(sizes):
 def test_accumulated_gradients_match_large_batch():
     """Three gradients of 8, 8 and 8 equal one of 24; the last update has only 2 examples."""
     parts, whole = line(config=TrainConfig(8, accumulate=3)), line(config=TrainConfig(24))
-    for name, value in whole.run().items():
-        np.testing.assert_allclose(parts.run()[name], value, rtol=1e-5)
+    for name, value in whole.get_params().items():
+        np.testing.assert_allclose(parts.get_params()[name], value, rtol=1e-5)
     np.testing.assert_allclose(
         parts.history[-1]["loss"][0], whole.history[-1]["loss"][0], rtol=1e-5
     )
@@ -171,11 +171,11 @@ def test_accumulated_gradients_match_large_batch():
 def test_bfloat16_loss_updates_float32_parameters():
     config = TrainConfig(8, compute_dtype="bfloat16")
     half, full = line(task=VectorLine(), config=config), line()
-    assert half.run()["slope"].dtype == jnp.float32
-    assert half.run()["slope"] != full.run()["slope"]
-    np.testing.assert_allclose(half.run()["slope"], [full.run()["slope"]], rtol=0.02)
+    assert half.get_params()["slope"].dtype == jnp.float32
+    assert half.get_params()["slope"] != full.get_params()["slope"]
+    np.testing.assert_allclose(half.get_params()["slope"], [full.get_params()["slope"]], rtol=0.02)
     # Scalars are not cast.
-    assert line(config=config).run()["slope"] == full.run()["slope"]
+    assert line(config=config).get_params()["slope"] == full.get_params()["slope"]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "half-precision"])
@@ -187,8 +187,8 @@ def test_rejects_non_floating_compute_dtype(dtype):
 def test_multiple_devices_match_single_device():
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     one, many = line(), line(config=TrainConfig(8, mesh=mesh))
-    for name, value in one.run().items():
-        np.testing.assert_allclose(many.run()[name], value, rtol=1e-6)
+    for name, value in one.get_params().items():
+        np.testing.assert_allclose(many.get_params()[name], value, rtol=1e-6)
     with raises(ValueError, match="`batch_size` must be a multiple of the 8 devices"):
         line(config=TrainConfig(9, mesh=mesh))
     for axes in (("x",), ("data", "x")):
@@ -228,8 +228,8 @@ def test_sweeps_leaves_of_task_and_optimizer(batched, monkeypatch):
         alone = line(
             task=Line(slope), optimizer=dataclasses.replace(SGD, learning_rate=rate), seeds=seed
         )
-        for name, value in alone.run().items():
-            np.testing.assert_allclose(together.run(run)[name], value, rtol=1e-5)
+        for name, value in alone.get_params().items():
+            np.testing.assert_allclose(together.get_params(run)[name], value, rtol=1e-5)
     with raises(ValueError, match=r"`sweep` must name leaves.*got 'scale'"):
         line(sweep={"task.scale": [1.0, 2.0]})
     with raises(ValueError, match="`learning_rate` must lie in"):
@@ -356,7 +356,7 @@ def test_learning_rate_follows_schedule_at_each_step(kind):
         schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 4, 14)
         optimizer, rate = optax.sgd(schedule), np.array([schedule(i) for i in steps])
     fitted = line(task=Slope(), optimizer=optimizer, epochs=2)
-    np.testing.assert_allclose(fitted.run()["slope"], -rate.sum(), rtol=1e-5)
+    np.testing.assert_allclose(fitted.get_params()["slope"], -rate.sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("host", [False, True])
@@ -435,7 +435,7 @@ def test_hooks_read_metrics_of_previous_hooks():
     scores = [entry["score"][0] for entry in fitted.history]
     assert fitted.best_epoch[0] == 1 + np.argmax(scores) == len(scores) - 3
     np.testing.assert_allclose(fitted.best_score[0], max(scores))
-    np.testing.assert_allclose(-abs(fitted.run()["slope"] - 2.0), max(scores), rtol=1e-6)
+    np.testing.assert_allclose(-abs(fitted.get_params()["slope"] - 2.0), max(scores), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -481,10 +481,10 @@ def test_rejects_host_batches_smaller_than_batch_size():
 
 def test_run_rejects_index_out_of_range():
     fitted = line(epochs=1, seeds=[0, 1])
-    assert fitted.run(-1)["slope"] == fitted.run(1)["slope"]
+    assert fitted.get_params(-1)["slope"] == fitted.get_params(1)["slope"]
     for index in (2, -3):
         with raises(IndexError, match=f"`index` must be less than the 2 runs, got {index}"):
-            fitted.run(index)
+            fitted.get_params(index)
 
 
 def test_drawing_batches_in_parts_does_not_change_training(monkeypatch):

@@ -137,7 +137,7 @@ def test_each_device_holds_its_rows(name, unchecked):
     for path in shapes.keys() - table_shapes.keys():
         whole, held = shapes[path]
         assert whole == held, path
-    assert fitted.run()["users"].shape == (101, 32)
+    assert fitted.get_params()["users"].shape == (101, 32)
 
 
 def test_large_tables_are_padded_to_tpu_tiles(monkeypatch):
