@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,6 +174,16 @@ def check_count(name: str, count: Any, minimum: float = 1) -> None:
         raise ValueError(f"`{name}` must be a whole number, got {count!r}.")
     if count < minimum:
         raise ValueError(f"`{name}` must be at least {minimum}, got {count}.")
+
+
+def check_distinct(name: str, values: Sequence[Hashable] | np.ndarray) -> None:
+    """Raises ``ValueError`` if a value occurs more than once."""
+    counts = Counter(values.tolist() if isinstance(values, np.ndarray) else values)
+    repeated = [value for value, count in counts.items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"`{name}` must be distinct, got {repeated[0]!r} {counts[repeated[0]]} times."
+        )
 
 
 def check_sequences(name: str, rows: Any) -> None:

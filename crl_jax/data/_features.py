@@ -89,27 +89,26 @@ class FeatureTable:
         >>> films
         FeatureTable(2 ids; numbers: year; bags: genre)
         """
-        names, codes = _ids.encode(ids, "ids")
-        if len(names) != len(codes):
-            raise DataError(f"{origin}: expected distinct `ids`, got repeated ones.")
-        ascending = _ids.vocabulary(names)
-        ordered = ascending[_ids.indices(names, codes, ascending)]
+        try:
+            row_ids = _ids.encode_distinct(ids, "ids")
+        except ValueError as error:
+            raise DataError(f"{origin}: {error}") from None
         numbers: dict[str, np.ndarray] = {}
         bags: dict[str, list[Bag]] = {}
         if not isinstance(columns, Mapping):
             raise DataError(f"{origin}: expected columns by name, got {type(columns).__name__}.")
         for name, values in columns.items():
-            if isinstance(values, str) or len(values) != len(codes):
+            if isinstance(values, str) or len(values) != len(row_ids):
                 got = repr(shorten(values)) if isinstance(values, str) else str(len(values))
-                raise DataError(f"{origin}: expected {len(codes)} values of {name!r}, got {got}.")
+                raise DataError(f"{origin}: expected {len(row_ids)} values of {name!r}, got {got}.")
             if (column := _as_numbers(values)) is not None:
-                check_shape(name, column, (len(codes),))
+                check_shape(name, column, (len(row_ids),))
                 if np.isinf(column).any():
                     raise DataError(f"{origin}: expected finite numbers of {name!r}, got infinity.")
                 numbers[name] = column
             else:
                 bags[name] = [_as_bag(origin, name, value) for value in values]
-        return cls(ordered, numbers, bags, origin)
+        return cls(row_ids, numbers, bags, origin)
 
     def rows(self, ids: Any) -> Int64[np.ndarray, " n_ids"]:
         """Returns the row of each id; 196 and "196" are the same id.

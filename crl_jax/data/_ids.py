@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike
 
-from .._checks import is_canonical_integer
+from .._checks import check_distinct, is_canonical_integer
 from ._errors import DataError, shorten
 from ._values import Column, InvalidValue, canonical_integers, parse_ids
 
@@ -193,3 +193,17 @@ def encode(column: ArrayLike, name: str) -> tuple[Names, Shaped[np.ndarray, " n"
         ) from None
     names, codes = encoder.result()
     return strip_float_suffix(names), codes
+
+
+def encode_distinct(column: ArrayLike, name: str) -> Shaped[np.ndarray, " n"]:
+    """Returns an array of distinct ids as integers or text, in their order.
+
+    Raises:
+      ValueError: If an id is invalid, or occurs twice.
+    """
+    names, codes = encode(column, name)
+    ascending = vocabulary(names)
+    ids = ascending[indices(names, codes, ascending)]
+    if len(names) != len(ids):
+        check_distinct(name, ids)
+    return ids

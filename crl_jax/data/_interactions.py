@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
-from .._checks import check_shape, is_canonical_integer
+from .._checks import check_distinct, check_shape, is_canonical_integer
 from . import _ids, _split_sampling
 from ._errors import DataError, warn_if
 from ._split_sampling import check_indices, freeze_arrays
@@ -77,8 +77,8 @@ class Interactions:
         for name in ("user_ids", "item_ids"):
             ids = getattr(self, name)
             # Ascending ids, which readers return, are distinct without a sort.
-            if not np.all(ids[1:] > ids[:-1]) and len(np.unique(ids)) != len(ids):
-                raise ValueError(f"`{name}` must be distinct.")
+            if not np.all(ids[1:] > ids[:-1]):
+                check_distinct(name, ids)
         for name in ("ratings", "timestamps"):
             if (array := getattr(self, name)) is not None and not np.isfinite(array).all():
                 raise ValueError(f"`{name}` must be finite.")
@@ -370,11 +370,7 @@ def _indices(
         names, codes = _ids.encode(column, f"{kind}s")
         vocabulary = _ids.vocabulary(names)
         return _ids.indices(names, codes, vocabulary), vocabulary
-    names, codes = _ids.encode(ids, f"{kind}_ids")
-    if len(names) != len(codes):
-        raise ValueError(f"`{kind}_ids` must be distinct.")
-    sorted_ids = _ids.vocabulary(names)
-    vocabulary = sorted_ids[_ids.indices(names, codes, sorted_ids)]
+    vocabulary = _ids.encode_distinct(ids, f"{kind}_ids")
     index = np.asarray(column)
     if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
         raise ValueError(

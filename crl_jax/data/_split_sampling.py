@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32, Shaped
 from numpy.typing import ArrayLike
 
+from .._checks import check_distinct
 from ._errors import DataError
 
 
@@ -56,8 +57,7 @@ class Split:
 
 def check_labels(labels: np.ndarray, classes: tuple[str, ...], low: int = -1) -> None:
     """Raises ``ValueError`` unless classes are distinct and labels lie in ``[low, n_classes)``."""
-    if len(set(classes)) != len(classes):
-        raise ValueError(f"`classes` must be distinct, got {classes}.")
+    check_distinct("classes", classes)
     check_indices("labels", labels, len(classes), low)
 
 

@@ -235,7 +235,7 @@ def test_rejects_damaged_schemas(part, message):
 
 
 def test_rejects_repeated_ids():
-    with pytest.raises(DataError, match="expected distinct `ids`"):
+    with pytest.raises(DataError, match="`ids` must be distinct, got 'a' 2 times"):
         FeatureTable.from_columns(["a", "a"], {"x": [1, 2]})
 
 

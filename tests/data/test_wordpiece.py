@@ -106,7 +106,7 @@ def test_rejects_invalid_files(tmp_path, content, message):
 
 
 def test_rejects_invalid_arguments():
-    with raises(ValueError, match="`pieces` must be distinct, got 'a' twice"):
+    with raises(ValueError, match="`pieces` must be distinct, got 'a' 2 times"):
         WordPiece((*SPECIAL, "a", "a"))
     with raises(ValueError, match=r"`pieces` must contain .*, got no \[CLS\]"):
         WordPiece(("[PAD]", "[UNK]", "[SEP]"))

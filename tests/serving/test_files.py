@@ -121,7 +121,7 @@ def test_reports_missing_and_foreign_files(tmp_path):
         ({"indptr": np.array([0.0, 2, 2, 3])}, "indptr"),
         ({"taken": np.array([1, 3, 9], np.int32)}, r"`items` must lie in \[0, 4\)"),
         ({"taken": np.array([1, 3, 0])}, "items.*i(nt)?64"),
-        ({"user_ids": np.array([7, 7, 1])}, "`user_ids` must be distinct"),
+        ({"user_ids": np.array([7, 7, 1])}, "`user_ids` must be distinct, got 7 2 times"),
         ({"user_ids": np.array([7.0, 3, 1])}, "`user_ids` must be .* got .* float64"),
         ({"user_ids": np.array([7, 3])}, "`indptr` must have shape"),
         ({"users": np.zeros((2, 5))}, "`users` must have a row for each"),

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int32
 from numpy.typing import ArrayLike
 
-from ..._checks import check_range, check_shape
+from ..._checks import check_distinct, check_range, check_shape
 from .._errors import DataError
 from .._images._images import Pixels, as_pixels, take_rows
 from .._split_sampling import Split, check_indices, freeze_arrays, selected_rows
@@ -80,10 +80,9 @@ class CaptionedImages:
     def take(self, index: ArrayLike | slice) -> "CaptionedImages":
         """Selects distinct images with their captions, as :meth:`Images.take` does."""
         index = selected_rows(index, len(self))
+        check_distinct("index", index)
         new_index = np.full(len(self), -1, np.int32)
         new_index[index] = np.arange(len(index))
-        if np.count_nonzero(new_index >= 0) != len(index):
-            raise ValueError("`index` must be distinct.")
         text_indices = np.flatnonzero(new_index[self.image_of_text] >= 0)
         return CaptionedImages(
             take_rows(self.images, index),

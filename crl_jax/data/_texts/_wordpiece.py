@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..._checks import check_count
+from ..._checks import check_count, check_distinct
 from ..._files import whole
 from ..._optional import import_optional
 from .._archive import read_text
@@ -75,9 +75,7 @@ class WordPiece:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pieces", tuple(self.pieces))
-        if len(set(self.pieces)) < len(self.pieces):
-            repeated = next(piece for piece, n in Counter(self.pieces).items() if n > 1)
-            raise ValueError(f"`pieces` must be distinct, got {repeated!r} twice.")
+        check_distinct("pieces", self.pieces)
         if missing := [piece for piece in SPECIAL if piece not in self.pieces]:
             raise ValueError(f"`pieces` must contain {', '.join(SPECIAL)}, got no {missing[0]}.")
 
