@@ -176,6 +176,12 @@ def check_count(name: str, count: Any, minimum: float = 1) -> None:
         raise ValueError(f"`{name}` must be at least {minimum}, got {count}.")
 
 
+def check_finite(name: str, array: np.ndarray) -> None:
+    """Raises ``ValueError`` if a number is NaN or infinite."""
+    if not (finite := np.isfinite(array)).all():
+        raise ValueError(f"`{name}` must be finite, got {array[~finite][0]}.")
+
+
 def check_distinct(name: str, values: Sequence[Hashable] | np.ndarray) -> None:
     """Raises ``ValueError`` if a value occurs more than once."""
     counts = Counter(values.tolist() if isinstance(values, np.ndarray) else values)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
-from .._checks import check_distinct, check_shape, is_canonical_integer
+from .._checks import check_distinct, check_finite, check_shape, is_canonical_integer
 from . import _ids, _split_sampling
 from ._errors import DataError, warn_if
 from ._split_sampling import check_indices, freeze_arrays
@@ -72,16 +72,19 @@ class Interactions:
         check_indices("items", items, self.n_items)
         # Items may decrease only from one user to the next.
         falls = 1 + np.flatnonzero(items[1:] <= items[:-1])
-        if not np.isin(falls, indptr).all():
-            raise ValueError("`items` must be ascending and distinct within each user.")
+        if len(within := falls[~np.isin(falls, indptr)]):
+            raise ValueError(
+                "`items` must be ascending and distinct within each user, got "
+                f"{items[within[0]]} after {items[within[0] - 1]}."
+            )
         for name in ("user_ids", "item_ids"):
             ids = getattr(self, name)
             # Ascending ids, which readers return, are distinct without a sort.
             if not np.all(ids[1:] > ids[:-1]):
                 check_distinct(name, ids)
         for name in ("ratings", "timestamps"):
-            if (array := getattr(self, name)) is not None and not np.isfinite(array).all():
-                raise ValueError(f"`{name}` must be finite.")
+            if (array := getattr(self, name)) is not None:
+                check_finite(name, array)
 
     @classmethod
     def from_arrays(

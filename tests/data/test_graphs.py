@@ -201,7 +201,9 @@ def test_rejects_inconsistent_arrays(edges, features, labels, message):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("edges", lambda x: x[::-1], "the lower index first"),
+        ("edges", lambda x: x[::-1], r"the lower index first, got \d+ and \d+ of \d+ nodes"),
+        ("edge_offsets", lambda x: x[::-1], r"`edge_offsets` must increase from 0 .* got \["),
+        ("features", lambda x: np.full(x.shape, np.nan, np.float32), "must be finite, got nan"),
         ("labels", lambda x: x + np.int32(3), r"`labels` must lie in \[0, 3\)"),
         ("node_offsets", lambda x: x[:-1], "`node_offsets` must have shape"),
         ("features", np.float64, "`features` must be a 2-dimensional array of uint8 or float32"),

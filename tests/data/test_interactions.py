@@ -66,6 +66,23 @@ def test_rejects_broken_invariants_by_field(field, value):
         make(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (
+            "items",
+            np.array([3, 0, 1], np.int32),
+            "be ascending and distinct within each user, got 0 after 3",
+        ),
+        ("item_ids", np.array(["a", "b", "c", "b"]), "be distinct, got 'b' 2 times"),
+        ("ratings", np.array([1, 2, np.nan], np.float32), "be finite, got nan"),
+    ],
+)
+def test_errors_name_offending_value(field, value, message):
+    with raises(ValueError, match=f"`{field}` must {message}"):
+        make(**{field: value})
+
+
 def test_rejects_more_ids_than_int32_indices():
     many = np.broadcast_to(np.int64(0), (2**31,))  # no memory behind it
     with raises((ValueError, TypeCheckError), match="user_ids"):
@@ -142,7 +159,10 @@ def test_rejects_invalid_ids(ids):
         ({"users": [2], "items": [0], "user_ids": [5, 6]}, "users"),
         ({"users": [-1], "items": [0], "user_ids": [5, 6]}, "users"),
         ({"users": ["5"], "items": [0], "user_ids": [5, 6]}, "users"),
-        ({"users": [0], "items": [0], "user_ids": [5, 6, 6]}, "`user_ids` must be .* got 6 2 times"),
+        (
+            {"users": [0], "items": [0], "user_ids": [5, 6, 6]},
+            "`user_ids` must be .* got 6 2 times",
+        ),
     ],
 )
 def test_from_arrays_reports_invalid_argument(arguments, name):

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int32, Shaped
 from numpy.typing import ArrayLike
 
-from ..._checks import check_choice, check_shape
+from ..._checks import check_choice, check_finite, check_shape
 from .._errors import DataError, warn_if
 from .._split_sampling import check_labels, freeze_arrays, selected_rows
 
@@ -71,15 +71,20 @@ class Graphs:
             check_shape(name, offsets, (n + 1,))
             if offsets[0] != 0 or offsets[-1] != end or np.any(np.diff(offsets) < least):
                 raise ValueError(
-                    f"`{name}` must increase from 0 to {end} by at least {least} per graph."
+                    f"`{name}` must increase from 0 to {end} by at least {least} per graph, got "
+                    f"{offsets}."
                 )
         check_shape("edges", self.edges, (2, int(self.edge_offsets[-1])))
         n_nodes = np.repeat(self.n_nodes, self.n_edges)
         low, high = self.edges
-        if np.any((low < 0) | (low >= high) | (high >= n_nodes)):
-            raise ValueError("`edges` must be pairs of nodes of one graph, the lower index first.")
-        if self.features.dtype != np.uint8 and not np.isfinite(self.features).all():
-            raise ValueError("`features` must be finite.")
+        wrong = (low < 0) | (low >= high) | (high >= n_nodes)
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise ValueError(
+                "`edges` must be pairs of nodes of one graph, the lower index first, got "
+                f"{low[first]} and {high[first]} of {n_nodes[first]} nodes."
+            )
+        check_finite("features", self.features)
         check_labels(self.labels, self.classes, low=0)
         if self.folds is not None and np.any(self.folds < NO_FOLD):
             raise ValueError(f"`folds` must be at least -1, got {self.folds.min()}.")

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 from numpy.typing import ArrayLike
 
-from ..._checks import check_shape
+from ..._checks import check_finite, check_shape
 from .._archive import Encoding
 from .._errors import DataError
 from .._split_sampling import selected_rows
@@ -51,8 +51,7 @@ class TextPairs:
             if texts is not None:
                 check_shape(name, np.empty(len(texts)), scores.shape)
                 object.__setattr__(self, name, tuple(texts))
-        if not np.isfinite(scores).all():
-            raise ValueError(f"`scores` must be finite, got {scores[~np.isfinite(scores)][0]}.")
+        check_finite("scores", scores)
         scores.setflags(write=False)
         object.__setattr__(self, "scores", scores)
 
