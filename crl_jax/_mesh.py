@@ -50,7 +50,7 @@ def filled(
     more = -x.shape[axis] % parts
     if not more:
         return x
-    widths = [(0, more if place == axis else 0) for place in range(x.ndim)]
+    widths = [(0, more if i == axis else 0) for i in range(x.ndim)]
     return (np if isinstance(x, np.ndarray) else jnp).pad(x, widths, constant_values=value)
 
 

@@ -132,9 +132,9 @@ def _search_by_blocks(
     block = _search_by_blocks(tuple(ends), query, *bounds, rounds=rounds, side=side)
     block_values = values.reshape(-1, 2**_BITS).at[block].get(mode="clip")
     start = block << _BITS
-    place = start[..., None] + lax.broadcasted_iota(jnp.int32, block_values.shape, query.ndim)
+    index = start[..., None] + lax.broadcasted_iota(jnp.int32, block_values.shape, query.ndim)
     is_before = _precedes(block_values, query[..., None], side)
-    is_before &= (place >= low[..., None]) & (place < high[..., None])
+    is_before &= (index >= low[..., None]) & (index < high[..., None])
     return jnp.maximum(start, low) + jnp.sum(is_before, axis=-1, dtype=jnp.int32)
 
 

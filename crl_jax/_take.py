@@ -19,7 +19,7 @@ def take_rows(
 
 def csr_entries(
     indptr: Int[np.ndarray, "n_bounds"], rows: Int[np.ndarray, "n"]
-) -> tuple[Int[np.ndarray, "own_bounds"], Int[np.ndarray, "n_places"]]:
+) -> tuple[Int[np.ndarray, "own_bounds"], Int[np.ndarray, "n_indices"]]:
     """Returns the row pointers of the selected CSR rows and the indices of their entries."""
     starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
     pointers = np.concatenate(([0], np.cumsum(counts)))

@@ -130,7 +130,8 @@ def load_encoder(options: BertOptions, texts: Sequence[str], length: int | None 
         )
     if length > settings.n_positions:
         raise ValueError(
-            f"--length must be at most {settings.n_positions}, the places of {path}, got {length}."
+            f"--length must be at most {settings.n_positions}, the number of positions of {path}, "
+            f"got {length}."
         )
     return Encoder(settings, tokenizer, length, loaded.params)
 

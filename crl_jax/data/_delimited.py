@@ -387,9 +387,9 @@ def read_lists(blocks: TextBlocks) -> Records:
         ids = canonical_integers(words)
         if ids is None:
             ids = words  # integers beyond int64
-            for place, word in enumerate(words.to_list()):
+            for index, word in enumerate(words.to_list()):
                 if not is_canonical_integer(word):
-                    row = rows[np.searchsorted(starts, place, side="right") - 1]
+                    row = rows[np.searchsorted(starts, index, side="right") - 1]
                     raise DataError(
                         f"{blocks.path}:{blocks.n_lines + row + 1}: expected non-negative "
                         f"integers 'user item item ...', got {shorten(word)}."

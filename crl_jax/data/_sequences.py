@@ -153,17 +153,17 @@ def simulate_sequences(
         raise ValueError(f"`length` must be at most `n_items` {n_items}, got {length}.")
     rng = np.random.default_rng(seed)
     circle = rng.permutation(n_items)
-    places = np.empty((n_users, length), np.int64)
+    positions = np.empty((n_users, length), np.int64)
     seen = np.zeros((n_users, n_items), bool)
-    users, place = np.arange(n_users), rng.integers(n_items, size=n_users)
+    users, position = np.arange(n_users), rng.integers(n_items, size=n_users)
     for step in range(length):
-        while seen[users, place].any():
-            place = np.where(seen[users, place], (place + 1) % n_items, place)
-        places[:, step] = place
-        seen[users, place] = True
+        while seen[users, position].any():
+            position = np.where(seen[users, position], (position + 1) % n_items, position)
+        positions[:, step] = position
+        seen[users, position] = True
         jump = rng.random(n_users) < noise
-        place = np.where(jump, rng.integers(n_items, size=n_users), (place + 1) % n_items)
+        position = np.where(jump, rng.integers(n_items, size=n_users), (position + 1) % n_items)
     return Interactions.from_arrays(
-        np.repeat(users, length), circle[places].ravel(),
+        np.repeat(users, length), circle[positions].ravel(),
         timestamps=np.tile(np.arange(length), n_users), user_ids=users, item_ids=np.arange(n_items),
     )  # fmt: skip

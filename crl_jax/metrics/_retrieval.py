@@ -56,8 +56,8 @@ def retrieval_recall(
         check_count("ks", k)
     if relevant is None:
         check_shape("second", second, first.shape)
-        place = jnp.arange(len(first), dtype=jnp.int32)
-        relevant = place, place
+        index = jnp.arange(len(first), dtype=jnp.int32)
+        relevant = index, index
     ways = {
         "first": (first, second, *relevant),
         "second": (second, first, *relevant[::-1]),

@@ -100,7 +100,7 @@ def load_bert(
     unused = tuple(sorted(name for name in arrays if _UNUSED.match(name)))
     params: dict[str, Any] = {}
     remaining = set(arrays) - set(unused)
-    for name, place, shape in _expected_arrays(settings):
+    for name, param_path, shape in _expected_arrays(settings):
         array = arrays.get(name)
         if array is None:
             raise DataError(f"{path}: expected an array {name}, got none.")
@@ -108,7 +108,7 @@ def load_bert(
             raise DataError(f"{path}: expected {name} to be floating, got {array.dtype}.")
         if array.shape != shape:
             raise DataError(f"{path}: expected {name} of shape {shape}, got {array.shape}.")
-        *folders, leaf = place.split("/")
+        *folders, leaf = param_path.split("/")
         inside = params
         for folder in folders:
             inside = inside.setdefault(folder, {})
@@ -133,28 +133,28 @@ def _current_name(name: str) -> str:
 def _expected_arrays(settings: BERT) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yields name in files, path in the parameters and shape in files of each array."""
     width, inner = settings.width, settings.inner_width
-    for name, place, n in (
+    for name, path, n in (
         ("word", "token", settings.vocab_size),
         ("position", "position", settings.n_positions),
         ("token_type", "type", settings.n_types),
     ):
-        yield f"embeddings.{name}_embeddings.weight", f"{place}_embedding", (n, width)
+        yield f"embeddings.{name}_embeddings.weight", f"{path}_embedding", (n, width)
     yield from _norm("embeddings.LayerNorm", "norm", width)
     for layer in range(settings.n_layers):
-        for name, place in _IN_LAYER.items():
-            name, place = f"encoder.layer.{layer}.{name}", f"layer_{layer + 1}/{place}"
+        for name, path in _IN_LAYER.items():
+            name, path = f"encoder.layer.{layer}.{name}", f"layer_{layer + 1}/{path}"
             if name.endswith("LayerNorm"):
-                yield from _norm(name, place, width)
+                yield from _norm(name, path, width)
                 continue
             shape = {"linear_1": (inner, width), "linear_2": (width, inner)}
-            shape = shape.get(place.split("/")[-1], (width, width))
-            yield f"{name}.weight", f"{place}/kernel", shape
-            yield f"{name}.bias", f"{place}/bias", shape[:1]
+            shape = shape.get(path.split("/")[-1], (width, width))
+            yield f"{name}.weight", f"{path}/kernel", shape
+            yield f"{name}.bias", f"{path}/bias", shape[:1]
 
 
-def _norm(name: str, place: str, width: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    yield f"{name}.weight", f"{place}/scale", (width,)
-    yield f"{name}.bias", f"{place}/bias", (width,)
+def _norm(name: str, path: str, width: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    yield f"{name}.weight", f"{path}/scale", (width,)
+    yield f"{name}.bias", f"{path}/bias", (width,)
 
 
 def _settings(

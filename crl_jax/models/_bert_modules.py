@@ -101,7 +101,7 @@ class BERTModule(DropoutModule):
             )
         if ids.shape[1] > self.settings.n_positions:
             raise ValueError(
-                f"`tokens` must be of at most {self.settings.n_positions} places, "
+                f"`tokens` must have at most {self.settings.n_positions} positions, "
                 f"got {ids.shape[1]}."
             )
         drop = self.next_dropout(self.settings.dropout)

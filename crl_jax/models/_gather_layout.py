@@ -241,9 +241,9 @@ def _sums(
 
 
 def _padded(begins: Any, lengths: Any, width: int, entries: Any) -> Int64[np.ndarray, "m width"]:
-    place = np.arange(width)
-    inside = place < lengths[:, None]
-    return entries[np.where(inside, begins[:, None] + place, -1)]
+    offset = np.arange(width)
+    inside = offset < lengths[:, None]
+    return entries[np.where(inside, begins[:, None] + offset, -1)]
 
 
 def _int32(array: Any) -> Int[Array, "..."]:

@@ -64,7 +64,7 @@ class BatchNorm(nnx.Module):
         self.use_running_average = False  # set by `train` and `eval` of a module
 
     def __call__(
-        self, x: Float[Array, "batch *places n"], where: Mask = None, skip: Any = None, *,
+        self, x: Float[Array, "batch *spatial n"], where: Mask = None, skip: Any = None, *,
         relu: bool = False,
     ) -> Array:  # fmt: skip
         """Returns normalised activations, see :func:`add_and_activate`."""

@@ -24,14 +24,14 @@ class BatchStats(NamedTuple):
 
 
 def batch_norm(
-    x: Float[Array, "batch *places n_channels"],
+    x: Float[Array, "batch *spatial n_channels"],
     scale: Float[Array, "n_channels"],
     bias: Float[Array, "n_channels"],
     where: Bool[Array, "batch"] | None = None,
-    skip: Float[Array, "batch *places n_channels"] | None = None,
+    skip: Float[Array, "batch *spatial n_channels"] | None = None,
     *,
     relu: bool = False,
-) -> tuple[Float[Array, "batch *places n_channels"], BatchStats]:
+) -> tuple[Float[Array, "batch *spatial n_channels"], BatchStats]:
     r"""Batch normalisation, followed by an optional residual connection and ReLU.
 
     .. math:: y = \gamma\,\frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + 10^{-5}}} + \beta

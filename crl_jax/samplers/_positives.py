@@ -169,8 +169,8 @@ def sample_absent(
     is_repeated = jnp.pad(listed[:, 1:] == listed[:, :-1], ((0, 0), (1, 0)))
     listed = jnp.sort(jnp.where(is_repeated, n_items, listed), axis=1)
     n_absent = n_items - jnp.sum(listed < n_items, axis=1, dtype=jnp.int32)
-    place = jnp.arange(lists.shape[1], dtype=listed.dtype)
-    gaps = jnp.where(listed < n_items, listed - place[None], n_items).astype(jnp.int32)
+    rank = jnp.arange(lists.shape[1], dtype=listed.dtype)
+    gaps = jnp.where(listed < n_items, listed - rank[None], n_items).astype(jnp.int32)
     rank = randint_below(key, (n, len(lists)), n_absent)
     low = jnp.arange(len(lists), dtype=jnp.int32) * lists.shape[1]
     high, rounds = low + lists.shape[1], lists.shape[1].bit_length()
@@ -186,15 +186,15 @@ def sample_seen(
     Arguments as for :func:`sample_unseen`; each user must have at least one positive.
     """
     low, high = positives.indptr[users], positives.indptr[users + 1]
-    place = low[None] + randint_below(key, (n, *users.shape), high - low)
-    return jnp.moveaxis(positives.items[place], 0, -1)
+    index = low[None] + randint_below(key, (n, *users.shape), high - low)
+    return jnp.moveaxis(positives.items[index], 0, -1)
 
 
 def pack_bits(bits: Bool[Array, "n batch"]) -> UInt32[Array, "words batch"]:
     """Packs row i into bit ``i % 32`` of word ``i // 32``; the last word is padded with 0."""
     padded = jnp.pad(bits, ((0, -bits.shape[0] % 32), (0, 0))).astype(jnp.uint32)
-    places = jnp.arange(32, dtype=jnp.uint32)[None, :, None]
-    return jnp.sum(padded.reshape(-1, 32, bits.shape[1]) << places, axis=1, dtype=jnp.uint32)
+    shifts = jnp.arange(32, dtype=jnp.uint32)[None, :, None]
+    return jnp.sum(padded.reshape(-1, 32, bits.shape[1]) << shifts, axis=1, dtype=jnp.uint32)
 
 
 def _bitmap(data: Interactions, degrees: np.ndarray) -> Array | None:

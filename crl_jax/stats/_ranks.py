@@ -125,9 +125,9 @@ def map_binned_ranks(
     low = jnp.min(eighth, axis=-1, keepdims=True, where=valid, initial=limit)
     high = jnp.max(eighth, axis=-1, keepdims=True, where=valid, initial=-limit)
     width = (high - low) / bins
-    place = jnp.where(width > 0, (eighth - low) / jnp.where(width > 0, width, 1), bins)
-    bin_ = jnp.clip(place.astype(jnp.int32), 0, bins - 1)
-    share = jnp.where(eighth == high, 1, jnp.clip(place - bin_.astype(scores.dtype), 0, 1))
+    position = jnp.where(width > 0, (eighth - low) / jnp.where(width > 0, width, 1), bins)
+    bin_ = jnp.clip(position.astype(jnp.int32), 0, bins - 1)
+    share = jnp.where(eighth == high, 1, jnp.clip(position - bin_.astype(scores.dtype), 0, 1))
 
     bin_, valid_rows = (x.reshape(-1, scores.shape[-1]) for x in (bin_, valid))
     inside = _histogram(bin_, valid_rows, bins=bins).reshape(*scores.shape[:-1], bins)

@@ -53,8 +53,8 @@ def build_table(dim: int, terms: int, degree: int) -> Table:
     # From 8 nu on, polynomials in 1/z are as good as those on the intervals.
     octaves = max(_FEWEST_OCTAVES, math.ceil(math.log2(8 * nu + 1)))
     far = 2.0**octaves
-    octave, place = np.divmod(np.arange(octaves * PIECES), PIECES)
-    centre = np.exp2(octave) * (1 + (place + 0.5) / PIECES)
+    octave, piece = np.divmod(np.arange(octaves * PIECES), PIECES)
+    centre = np.exp2(octave) * (1 + (piece + 0.5) / PIECES)
     half_width = np.exp2(octave) / (2 * PIECES)
 
     angles = np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)

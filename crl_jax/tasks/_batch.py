@@ -86,7 +86,7 @@ def count_row_reads(sampler: Sampler, n_anchors: int, n_neg: int, n_pos: int, n_
 class RankingBatch(NamedTuple):
     """Batch of one step."""
 
-    place: Int[Array, "batch"]  # index of each anchor among the interactions
+    indices: Int[Array, "batch"]  # index of each anchor among the interactions
     users: Int[Array, "batch"]
     pos: Int[Array, "batch n_positives"]  # items of the anchors and extra positives
     group: Int[Array, "batch n_group"] | None  # other users of the anchor's item

@@ -395,7 +395,7 @@ class Ranking(RowTask):
             corrected = neg - correction
         losses = self.loss_fn(pos, corrected, reduce_fn=None, **hyperparams)
         if (weights := model_state.confidence) is not None:
-            losses = weights[batch.place].astype(losses.dtype) * losses
+            losses = weights[batch.indices].astype(losses.dtype) * losses
         mean = ctx.mean(losses)
         metrics = {"loss": mean, **estimates}
         if batch.is_false is not None:
@@ -420,5 +420,5 @@ class Ranking(RowTask):
             squares = squares + broadcast_pools(pool_squares, len(squares))
         squares = squares.astype(jnp.float32)
         if (weights := model_state.confidence) is not None:
-            squares = weights[batch.place].astype(squares.dtype) * squares
+            squares = weights[batch.indices].astype(squares.dtype) * squares
         return 0.5 * ctx.mean(squares)

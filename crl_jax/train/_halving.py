@@ -55,8 +55,8 @@ class HalvingResult:
         """Rung, score and best epoch of the last training of a candidate; None if there is none."""
         for each in reversed(self.trained):
             if candidate in each.candidates:
-                place = each.candidates.index(candidate)
-                return each.rung, each.scores[place], each.best_epochs[place]
+                i = each.candidates.index(candidate)
+                return each.rung, each.scores[i], each.best_epochs[i]
         return None
 
 

@@ -96,6 +96,6 @@ def _upper_quantile(
     ordered = jnp.sort(neg if where is None else jnp.where(where, neg, -jnp.inf), axis=-1)
     exceeding = jnp.floor(multiply_share(share, count)).astype(count.dtype)
     exceeding = jnp.minimum(exceeding, count - 1)
-    place = neg.shape[-1] - 1 - exceeding
-    place = jnp.broadcast_to(place, neg.shape[:-1])[..., None]
-    return jnp.take_along_axis(ordered, place, axis=-1)[..., 0]
+    index = neg.shape[-1] - 1 - exceeding
+    index = jnp.broadcast_to(index, neg.shape[:-1])[..., None]
+    return jnp.take_along_axis(ordered, index, axis=-1)[..., 0]

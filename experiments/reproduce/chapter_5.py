@@ -69,10 +69,10 @@ def draw_epoch_times(job: Job) -> None:
     names, rows = [Path(problem.folder).name for problem in job.problems], []
     figure = Figure(figsize=(max(6, 2 * len(names)), 4), layout="constrained")
     axes = figure.subplots()
-    for place, (label, method) in enumerate(_TIMED.items()):
+    for i, (label, method) in enumerate(_TIMED.items()):
         seconds = [_epoch_times(method, problem, job) for problem in job.problems]
         heights = [each[column] for each in seconds]
-        axes.bar(np.arange(len(names)) + 0.2 * (place - 1.5), heights, 0.2, label=label)
+        axes.bar(np.arange(len(names)) + 0.2 * (i - 1.5), heights, 0.2, label=label)
         rows += [[name, label, *each] for name, each in zip(names, seconds, strict=True)]
     axes.set_xticks(range(len(names)), names)
     axes.set_yscale("log")

@@ -204,7 +204,7 @@ def test_text_encoder_loads_published_weights(weights):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--length", "11"], "--length must be at most 10, the places of"),
+        (["--length", "11"], "--length must be at most 10, the number of positions of"),
         (["--text-width", "8"], "--weights bring their own --text-width"),
         ([], "expected the 40 pieces of"),
     ],

@@ -243,7 +243,7 @@ def test_reports_invalid_weights(texts, tmp_path):
     own = texts / "weights"
     assert "`n_heads` must be given" in error_of(str(own))
     assert "--length" not in error_of(str(own), "--heads", "5")
-    assert "must be at most 10, the places of" in error_of(
+    assert "must be at most 10, the number of positions of" in error_of(
         str(own), "--heads", "3", "--length", "11"
     )
     assert "expected a model.safetensors, got none" in error_of(str(tmp_path))

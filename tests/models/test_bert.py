@@ -183,7 +183,7 @@ def test_rejects_invalid_tokens(loaded):
     with raises(ValueError, match=r"`tokens` must have ids and a mask of one shape"):
         run_network(loaded.params, given._replace(mask=given.mask[:, :4]))
     long = Tokens(jnp.zeros((2, 11), jnp.int32), jnp.ones((2, 11), bool))
-    with raises(ValueError, match="`tokens` must be of at most 10 places, got 11"):
+    with raises(ValueError, match="`tokens` must have at most 10 positions, got 11"):
         run_network(loaded.params, long)
 
 

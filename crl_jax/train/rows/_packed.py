@@ -88,9 +88,9 @@ class Packing:
         """
         if not self.in_place:
             return slots
-        place = slots % self.dim  # a tile of ids has as many slots as the table has columns
+        column = slots % self.dim  # a tile of ids has as many slots as the table has columns
         stride = n_slots * _SUBLANES // self.dim
-        index = place // _SUBLANES * stride + slots // self.dim * _SUBLANES + place % _SUBLANES
+        index = column // _SUBLANES * stride + slots // self.dim * _SUBLANES + column % _SUBLANES
         return jnp.where(slots < n_slots, index, n_slots)
 
     def merge(self, inside: list[Array], others: Any) -> Any:
