@@ -61,7 +61,7 @@ def debiased(*args, **hyper):
     return hard(*args, **hyper, beta=0.0)
 
 
-def bayesian(pos, extra, neg, m, t, tau_plus, alpha, beta):
+def bayesian_weights(neg, m, tau_plus, alpha, beta):
     u = ((neg[..., None, :] <= neg[..., :, None]) * m[..., None, :]).sum(-1)
     u = u / m.sum(-1, keepdims=True)
     tau_plus, alpha, beta = map(column, (tau_plus, alpha, beta))
@@ -69,8 +69,12 @@ def bayesian(pos, extra, neg, m, t, tau_plus, alpha, beta):
     b = 2 * (alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)
     phi = (-b + np.sqrt(b**2 + 4 * a * u)) / (2 * a)
     z = (1 - beta) * alpha + beta * (1 - alpha)
-    w = ((1 - beta) * alpha + (beta - alpha) * phi) / z / (b / 2 + a * phi)
-    return from_denominator(pos, (m * w * np.exp(neg / t)).sum(-1), t)
+    return m * ((1 - beta) * alpha + (beta - alpha) * phi) / z / (b / 2 + a * phi)
+
+
+def bayesian(pos, extra, neg, m, t, tau_plus, alpha, beta):
+    w = bayesian_weights(neg, m, tau_plus, alpha, beta)
+    return from_denominator(pos, (w * np.exp(neg / t)).sum(-1), t)
 
 
 def adjusted(pos, extra, neg, m, t, mu, sigma):
