@@ -1,35 +1,41 @@
 """The softmax loss at K is a weighted InfoNCE."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from crl_jax import losses, weights
+from crl_jax import losses
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def test_softmax_at_k_is_weighted_info_nce():
-    """In value and gradient, with constant weights."""
+    """In value and gradient, with constant weights; the threshold is the third of ten scores."""
     rng = np.random.default_rng(0)
     pos, neg = np.float32(rng.normal(size=6)), np.float32(rng.normal(size=(6, 9)))
-    threshold = weights.top_k_threshold(jnp.concatenate([pos[:, None], neg], -1), top_fraction=0.25)
-    w = jax.nn.sigmoid((pos - threshold) / 0.5)
+    p, s, t = np.float64(pos), np.float64(neg), 0.7
+    threshold = np.sort(np.concatenate([p[:, None], s], axis=1), axis=1)[:, -3]
+    w = 1 / (1 + np.exp((threshold - p) / 0.5))
+    terms = np.exp(s / t)
+    share = terms / (np.exp(p / t)[:, None] + terms.sum(1, keepdims=True))
+    want = (w * (np.log(np.exp(p / t) + terms.sum(1)) - p / t)).mean()
+    d_neg = w[:, None] * share / t / len(p)
 
-    def direct(pos, neg, threshold=None):
+    @jax.jit
+    @partial(jax.value_and_grad, argnums=(0, 1))
+    def loss(pos, neg, threshold):
         return losses.softmax_at_k(
-            pos, neg, top_fraction=0.25, weight_temperature=0.5, temperature=0.7,
-            threshold=threshold,
-        )  # fmt: skip
+            pos, neg, top_fraction=0.25, weight_temperature=0.5, temperature=t, threshold=threshold
+        )
 
-    def weighted(pos, neg):
-        return losses.info_nce(pos, neg, weights=w, temperature=0.7)
-
-    want = jax.jit(jax.value_and_grad(weighted, (0, 1)))(pos, neg)
-    for given in (None, threshold):
-        got = jax.jit(jax.value_and_grad(direct, (0, 1)))(pos, neg, given)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-8), got, want)
+    for given in (None, np.float32(threshold)):
+        got, slopes = loss(pos, neg, given)
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+        np.testing.assert_allclose(slopes[0], -d_neg.sum(1), rtol=1e-5)
+        np.testing.assert_allclose(slopes[1], d_neg, rtol=1e-5)
 
 
 def test_lambda_loss_ranks_positive_before_tied_negatives():
