@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from _helpers import list_metrics
 from _helpers.files import write
 
 from benchmarks import cold_items
@@ -13,12 +14,32 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 @pytest.fixture(scope="module")
-def cold_problem():
+def parts():
+    """Features, and training, warm test and cold interactions."""
     simulated = data.simulate(n_users=80, n_items=90, n_exposed=60, seed=2)
     table = data.simulate_features(simulated.item_factors, noise=0.0)
     outer = data.hold_out_items(simulated.interactions, fraction=0.3)
     cut = data.split_by_ratio(outer.train, test=0.1)
-    return cold_items.make_problem(data.ColdItemSplit(cut.train, outer.test), table, cut.test)
+    return table, cut.train, cut.test, outer.test
+
+
+@pytest.fixture(scope="module")
+def cold_problem(parts):
+    table, train, warm, cold = parts
+    return cold_items.make_problem(data.ColdItemSplit(train, cold), table, warm)
+
+
+def items_of(log, shift=0):
+    """Returns the items of each user."""
+    return [log.items[log.users == user] + shift for user in range(log.n_users)]
+
+
+def mean_ndcg(scores, known, held_out):
+    """Returns the mean NDCG@20 of the users with held-out items."""
+    values = [
+        list_metrics.ndcg(*of) for of in zip(scores, known, held_out, strict=True) if of[2].size
+    ]
+    return np.mean(values)
 
 
 def test_films_have_genres_and_decades(tmp_path):
@@ -35,9 +56,11 @@ def test_references_beat_random_where_informative(cold_problem):
     assert found["popularity"]["warm"] > found["random"]["warm"]
 
 
-def test_encoder_metrics_match_explicit_tables(cold_problem):
-    log = cold_problem.train
-    encoder = models.FeatureEncoder(log.n_users, log.n_items, 4, item_features=cold_problem.warm)
+def test_encoder_metrics_match_explicit_scores(cold_problem, parts):
+    _, train, warm, cold = parts
+    encoder = models.FeatureEncoder(
+        train.n_users, train.n_items, 4, item_features=cold_problem.warm
+    )
     params = jax.jit(encoder.init)(jax.random.key(0))
 
     class Task:
@@ -45,14 +68,19 @@ def test_encoder_metrics_match_explicit_tables(cold_problem):
 
     Task.encoder = encoder
     got = cold_items.measure(cold_problem.layouts, cold_problem.cold, Task, params, None)
-    users = np.asarray(params["users"], np.float64)
+    users, items = (np.asarray(params[side], np.float64) for side in ("users", "items"))
     part = params["item_features"]
-    features = dense_features(cold_problem.cold)
     weights = np.concatenate([part["categories"], part["dense"]])
-    scores = models.Tables(users.astype("f4"), (features @ weights).astype("f4"))
-    want = cold_items.ndcg({"cold": cold_problem.layouts["cold"]}, {"cold": scores})["cold"]
-    assert got["cold"] == pytest.approx(float(want), abs=1e-3)
-    assert set(got) == {"cold", "all", "warm"}
+    of_warm = users @ (items + dense_features(cold_problem.warm) @ weights).T
+    of_cold = users @ (dense_features(cold_problem.cold) @ weights).T
+
+    known, none = items_of(train), [[]] * train.n_users
+    want = {
+        "cold": mean_ndcg(of_cold, none, items_of(cold)),
+        "all": mean_ndcg(np.hstack([of_warm, of_cold]), known, items_of(cold, train.n_items)),
+        "warm": mean_ndcg(of_warm, known, items_of(warm)),
+    }
+    assert {name: float(value) for name, value in got.items()} == pytest.approx(want, rel=1e-5)
 
 
 def test_each_rate_is_selected_by_its_best_epoch():

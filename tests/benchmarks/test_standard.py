@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _helpers import list_metrics
 from _helpers.commands import call
 from _helpers.refusals import raises
 from scipy import stats
@@ -39,12 +40,8 @@ def tables(strength: float, seed: int) -> models.Tables:
 
 def ndcg(of: models.Tables, user: int) -> float:
     """Returns a reference NDCG@20, with known items excluded."""
-    scores = of.items @ of.users[user]
-    scores[KNOWN.items[KNOWN.users == user]] = -np.inf
-    liked = TEST.items[TEST.users == user]
-    hits = np.isin(np.argsort(-scores)[:20], liked)
-    gains = 1 / np.log2(np.arange(2, 22))
-    return float((hits * gains).sum() / gains[: len(liked)].sum())
+    known, held_out = (log.items[log.users == user] for log in (KNOWN, TEST))
+    return list_metrics.ndcg(of.items @ of.users[user], known, held_out)
 
 
 STRENGTH = {
