@@ -27,7 +27,7 @@ def reference(split, scores):
     """Returns the metrics of the users with test items, from scores of all users."""
     values = {"recall@20": [], "ndcg@20": []}
     for user in np.unique(split.test.users):
-        known, held_out = (of.items[of.users == user] for of in (split.train, split.test))
+        known, held_out = (log.items[log.users == user] for log in (split.train, split.test))
         values["recall@20"].append(list_metrics.recall(scores[user], known, held_out))
         values["ndcg@20"].append(list_metrics.ndcg(scores[user], known, held_out))
     return values

@@ -29,7 +29,7 @@ def cold_problem(parts):
     return cold_items.make_problem(data.ColdItemSplit(train, cold), table, warm)
 
 
-def items_of(log, shift=0):
+def items_by_user(log, shift=0):
     """Returns the items of each user."""
     return [log.items[log.users == user] + shift for user in range(log.n_users)]
 
@@ -37,7 +37,9 @@ def items_of(log, shift=0):
 def mean_ndcg(scores, known, held_out):
     """Returns the mean NDCG@20 of the users with held-out items."""
     values = [
-        list_metrics.ndcg(*of) for of in zip(scores, known, held_out, strict=True) if of[2].size
+        list_metrics.ndcg(*user)
+        for user in zip(scores, known, held_out, strict=True)
+        if user[2].size
     ]
     return np.mean(values)
 
@@ -71,14 +73,16 @@ def test_encoder_metrics_match_explicit_scores(cold_problem, parts):
     users, items = (np.asarray(params[side], np.float64) for side in ("users", "items"))
     part = params["item_features"]
     weights = np.concatenate([part["categories"], part["dense"]])
-    of_warm = users @ (items + dense_features(cold_problem.warm) @ weights).T
-    of_cold = users @ (dense_features(cold_problem.cold) @ weights).T
+    warm_scores = users @ (items + dense_features(cold_problem.warm) @ weights).T
+    cold_scores = users @ (dense_features(cold_problem.cold) @ weights).T
 
-    known, none = items_of(train), [[]] * train.n_users
+    known, none = items_by_user(train), [[]] * train.n_users
     want = {
-        "cold": mean_ndcg(of_cold, none, items_of(cold)),
-        "all": mean_ndcg(np.hstack([of_warm, of_cold]), known, items_of(cold, train.n_items)),
-        "warm": mean_ndcg(of_warm, known, items_of(warm)),
+        "cold": mean_ndcg(cold_scores, none, items_by_user(cold)),
+        "all": mean_ndcg(
+            np.hstack([warm_scores, cold_scores]), known, items_by_user(cold, train.n_items)
+        ),
+        "warm": mean_ndcg(warm_scores, known, items_by_user(warm)),
     }
     assert {name: float(value) for name, value in got.items()} == pytest.approx(want, rel=1e-5)
 

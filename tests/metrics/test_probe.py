@@ -61,9 +61,9 @@ def np_logistic(x, y, l2, n_classes):
 def test_linear_probe_reaches_optimum(l2):
     probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=l2, tolerance=1e-6)
     kernel, bias = np_logistic(X[:300], Y[:300], l2, 3)
-    np.testing.assert_allclose(probe.kernel, kernel, atol=2e-3 * np.abs(kernel).max())
+    np.testing.assert_allclose(probe.kernel, kernel, atol=3e-4 * np.abs(kernel).max())
     centred = np.asarray(probe.bias) - np.mean(probe.bias)  # equal shifts change nothing
-    np.testing.assert_allclose(centred, bias - bias.mean(), rtol=2e-3, atol=1e-2)
+    np.testing.assert_allclose(centred, bias - bias.mean(), atol=3e-3)  # of about 6
     scores = X[300:].astype(np.float64) @ kernel + bias
     np.testing.assert_array_equal(probe.predictions, scores.argmax(1))
     assert probe.accuracy == pytest.approx(np.mean(scores.argmax(1) == Y[300:]))
@@ -116,8 +116,13 @@ def test_test_set_does_not_affect_fit():
 
 
 def test_held_out_accuracy_matches_fit_to_training_part():
-    """Compares with scikit-learn fits that do not see the held-out part."""
-    probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=[0.01, 0.1], valid_fraction=0.3)
+    """Compares with scikit-learn fits that do not see the held-out part.
+
+    The highest scores of each of the 90 held-out examples differ by at least 0.015.
+    """
+    probe = linear_probe(
+        *ARRAYS, n_classes=3, key=KEY, l2=[0.01, 0.1], valid_fraction=0.3, tolerance=1e-6
+    )
     order = np.asarray(jax.random.permutation(KEY, 300))
     valid = order < 90
     mean, scale = X[:300].mean(0), X[:300].std(0)
@@ -125,7 +130,7 @@ def test_held_out_accuracy_matches_fit_to_training_part():
     for l2, got in zip((0.01, 0.1), probe.valid_accuracy, strict=True):
         model = LogisticRegression(C=1 / (210 * l2), tol=1e-8, max_iter=1000)
         model.fit(z[~valid], Y[:300][~valid])
-        assert got == pytest.approx(model.score(z[valid], Y[:300][valid]), abs=0.012)
+        assert got == pytest.approx(model.score(z[valid], Y[:300][valid]))
 
 
 @pytest.fixture(params=["cpu", "default"])
@@ -193,7 +198,7 @@ def test_probes_handle_ill_conditioned_features():
         probe.bias
     )
     np.testing.assert_allclose(
-        got, fitted + np.eye(3)[Y[:300]].mean(0), atol=0.02
+        got, fitted + np.eye(3)[Y[:300]].mean(0), atol=5e-4
     )  # the large mean reduces the precision of the weights for raw features
     assert np.abs(np.asarray(probe.kernel)[8]).max() < 1e-6  # weights of the constant feature
     wide = np.column_stack([x[:60], rng.normal(size=(60, 100))]).astype(np.float32)
@@ -299,7 +304,7 @@ def test_supports_vmap_and_half_precision():
     stacked = jnp.stack([ARRAYS[0][:, ::-1], ARRAYS[0]])
     got = jax.tree.map(lambda leaf: leaf[1], jax.jit(jax.vmap(both, (0, None)))(stacked, l2))
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
     half = [x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x for x in ARRAYS]
     fitted = jax.eval_shape(lambda *a: linear_probe(*a, n_classes=3, key=KEY, l2=0.1), *half)
     assert fitted.kernel.dtype == jnp.float32
