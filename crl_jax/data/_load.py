@@ -240,8 +240,10 @@ def _paths_in(folder: Path) -> dict[str, list[Path]]:
     matches = ([name for name in files if kind.fullmatch(name)] for kind in _SINGLE)
     candidates = next(filter(None, matches), [])
     if len(candidates) != 1:
+        folders = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        got = candidates or [*files] or (f"the folders {folders}" if folders else "an empty folder")
         raise DataError(
-            f"{folder}: expected {_EXPECTED}; got {candidates or [*files] or 'an empty folder'}. "
+            f"{folder}: expected {_EXPECTED}; got {got}. "
             "Pass the path of the file if it is another."
         )
     return {"single": files[candidates[0]]}

@@ -123,6 +123,7 @@ def test_reads_and_validates_folds(tmp_path):
         ("1\n1 1\n0 0 nan\n", "TOY.txt:3: expected attributes as finite numbers"),
         ("1\n1 1\n0 -1\n", "TOY.txt:3: expected 0 neighbours"),
         ("2\n1 1\n0 0\n", "TOY.txt:4: expected the number of nodes and a label, got the end"),
+        ("-1\n", "TOY.txt:1: expected at least one graph, got -1"),
         ("1\n1 1\n0 0\n1 1\n", "TOY.txt:4: expected the end after 1 graphs"),
         (f"{HUGE}\n", f"TOY.txt:1: expected .*{HUGE}"),  # no array holds it
         (f"1\n1 {HUGE}\n0 0\n", f"TOY.txt:2: expected .*{HUGE}"),

@@ -109,6 +109,7 @@ def test_merge_joins_parts_of_folder(tmp_path):
     ("files", "message"),
     [
         ({}, "expected train.* and test.*got an empty folder"),
+        ({"inner/u.data": TABLE}, r"got the folders \['inner'\]"),
         ({"notes.md": ""}, "got .*notes.md"),
         ({"u.data": "", "ml.inter": ""}, r"got \['ml.inter', 'u.data'\]"),
         ({"a.csv": TABLE, "b.csv": TABLE, "c.txt": ""}, r"got \['a.csv', 'b.csv'\]"),

@@ -167,6 +167,8 @@ def _read_gin(origin: str, lines: list[str], folds: Sequence[_Lines]) -> RawGrap
     node a line ``tag n_neighbours neighbour neighbour …``, optionally followed by attributes.
     """
     (n,), _ = _integers(origin, lines, 0, 1, "the number of graphs")
+    if n < 1:
+        raise DataError(f"{origin}:1: expected at least one graph, got {n}.")
     n_nodes, labels, tags, attributes = [], [], [], []
     sources: list[int] = []
     targets: list[int] = []
