@@ -18,7 +18,7 @@ from .._read_options import ReadOptions
 from .._rundir import make_out_for, read_arrays, write_csv
 from .._screen import output, plain
 from ._config import SCHEMA
-from ._study import ITEMS, make_network
+from ._study import ITEMS, make_network, read_log
 
 _DESCRIPTION = """The next items of each user of a file, whose users may be unknown to the run.
 
@@ -32,9 +32,11 @@ _BLOCK = 256
 class RecommendOptions(ReadOptions):
     """Options of ``recommend``."""
 
-    run: Annotated[Path, tyro.conf.arg(help="Run directory of a finished training.")] = Path()
-    data: str = ""
-    """File or folder of the histories: interactions with timestamps and the item ids of the run."""
+    run: Path
+    """Run directory of a finished training."""
+    data: str
+    """File or folder of the histories, interactions with timestamps and the item ids of the run; or
+    simulated, for those of a training without --data."""
     k: Annotated[int, COUNT] = 10
     """Number of items per user."""
     include_seen: bool = False
@@ -54,13 +56,11 @@ def main(arguments: list[str]) -> None:
         args=arguments, config=(tyro.conf.FlagConversionOff,),
     )  # fmt: skip
     check_flags(options)
-    if not options.data:
-        raise ValueError("--data names the file of the histories; give one.")
     make_out_for(options.out)
     task, variables, item_ids = load_task(options.run)
     if options.k > len(item_ids):
         raise ValueError(f"--k must be at most the {len(item_ids)} items, got {options.k}.")
-    log = data.load(options.data, merge=True, **options.arguments())
+    log = read_log(options.data, options.arguments())
     users, histories = known_histories(log, item_ids)
     rows, n_short = [], 0
     for first in range(0, len(users), _BLOCK):

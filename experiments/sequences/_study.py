@@ -34,7 +34,7 @@ _DESCRIPTION = """Predict the next item of a user from the sequence of items so 
 Transformer (SASRec). The last item of each user is the test, the last but one the validation part.
 
   {program}                                   simulated sequences
-  {program} --data ratings.csv --loss softmax interactions of your own, with timestamps
+  {program} --data ratings.csv                your own interactions, with timestamps
   {program} --config FILE [flags]             a configuration in JSON, TOML or YAML
   {program} recommend --run DIR --data FILE   the next items of users of another file
       (recommend --help for more)
@@ -102,6 +102,32 @@ class Problem:
         return split.test_histories, split.test_items
 
 
+def read_log(source: str, arguments: dict[str, Any]) -> data.Interactions:
+    """Reads or simulates the interactions of ``--data``.
+
+    Args:
+      source: File or folder, or ``simulated``.
+      arguments: Arguments of :func:`crl_jax.data.load` that flags set.
+
+    Raises:
+      ValueError: If there are no timestamps, or a flag has no effect.
+      DataError: If the data are invalid.
+    """
+    if source == "simulated":
+        if arguments:
+            raise ValueError(
+                f"--data simulated does not use {flag(next(iter(arguments)))}; omit it."
+            )
+        return data.simulate_sequences()
+    log = data.load(source, merge=True, **arguments)
+    if log.timestamps is None:
+        raise ValueError(
+            f"--data {source} has no timestamps, which order the items of a user; name their "
+            "column by --time-col."
+        )
+    return log
+
+
 def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
     """Reads the interactions and splits off the last two items of each user.
 
@@ -109,21 +135,9 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
       ValueError: If there are no timestamps, or too few interactions.
       DataError: If the data are invalid.
     """
-    read_arguments = options.arguments()
-    if options.data == "simulated":
-        if read_arguments:
-            raise ValueError(
-                f"--data simulated does not use {flag(next(iter(read_arguments)))}; omit it."
-            )
-        log = data.simulate_sequences()
-    else:
+    if options.data != "simulated":
         on_stage(f"reading {Path(options.data).name}")
-        log = data.load(options.data, merge=True, **read_arguments)
-    if log.timestamps is None:
-        raise ValueError(
-            f"--data {options.data} has no timestamps, which order the items of a user; name their "
-            "column by --time-col."
-        )
+    log = read_log(options.data, options.arguments())
     with rename_arguments(
         k=f"--core {options.core}", item_k="its items", sequences=f"--data {options.data}"
     ):
@@ -150,6 +164,15 @@ class Sequences(TaskStudy[Config, Problem]):
     unit, score = "users", f"NDCG@{_REPORTED}"
     scores = (f"valid_ndcg@{_REPORTED}", f"valid_recall@{_REPORTED}")
     names, curves = NAMES, _CURVES
+
+    def check(self, config: Config) -> None:
+        """See :meth:`Study.check`."""
+        super().check(config)
+        values = resolve_flags("loss", config.objective, LOSSES, tuple(SCHEMA.axes(config)))
+        if config.training.tile is not None and values.get("negatives", "all") != "all":
+            raise ValueError(
+                "--tile is for the scores of all items: add --negatives all, or omit it."
+            )
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""

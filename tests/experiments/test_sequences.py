@@ -169,6 +169,22 @@ def test_new_users_receive_their_next_items(folder, tmp_path, capsys):
     assert message in " ".join(capsys.readouterr().out.split())
 
 
+def test_recommends_for_simulated_users_of_run(folder, tmp_path):
+    out = tmp_path / "out.csv"
+    assert (
+        main(["recommend", *map(str, ["--run", folder, "--data", "simulated", "--out", out])]) == 0
+    )
+    with out.open(newline="") as file:
+        users = {row["user"] for row in csv.DictReader(file)}
+    assert users == {str(user) for user in data.simulate_sequences().user_ids}
+
+
+@pytest.mark.parametrize("flags", [["--run", "x"], ["--data", "x"]])
+def test_recommend_requires_run_and_data(flags):
+    with pytest.raises(SystemExit):
+        main(["recommend", *flags])
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_step_of_every_loss_traces(name):
     prepare(Sequences(), [*SMALL, "--loss", name])
@@ -249,12 +265,18 @@ def test_known_histories_match_numeric_and_text_ids(ids, given):
             "--data three.csv must have a user with two interactions or more",
         ),
         (["--data", "short.csv", "--core", "9"], "--core 9"),
-        (["recommend", "--data", "short.csv", "--out", "."], "--out . is a folder; name a file."),
+        (
+            ["recommend", "--run", "x", "--data", "short.csv", "--out", "."],
+            "--out . is a folder; name a file.",
+        ),
         (["--window", "0"], "--window must be a whole number"),
         (["--resume", "nowhere"], "nowhere holds no run"),
         (["recommend", "--run", "nowhere", "--data", "short.csv"], "nowhere holds no run"),
-        (["recommend", "--run", "nowhere"], "--data names the file of the histories"),
-        (["recommend", "--data", "short.csv", "--k", "0"], "--k must be a whole number"),
+        (
+            ["recommend", "--run", "nowhere", "--data", "short.csv", "--k", "0"],
+            "--k must be a whole number",
+        ),
+        (["--loss", "bce", "--tile", "8"], "--tile is for the scores of all items"),
     ],
 )
 def test_invalid_flags_give_one_line_error(flags, message, tmp_path, monkeypatch, capsys):
