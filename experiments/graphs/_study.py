@@ -20,7 +20,7 @@ from .._task_study import TaskStudy
 from .._truth import evaluate_weights
 from ..backbones import GRAPH_ENCODERS, make_backbone
 from ..view_losses import LOSSES, check_tile, describe_loss, loss_arguments
-from ._config import SCHEMA, Config, DataOptions
+from ._config import SCHEMA, Config, DataOptions, ProtocolOptions
 from ._embed import save_encoder
 from ._host import GraphRows, RowViews, TrainedGraphModel, graph_sizes, measure_on
 
@@ -81,18 +81,18 @@ class Problem:
         return self.graphs.labels[indices]
 
 
-def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
+def load_problem(options: DataOptions, has_search: bool, on_stage: OnStage) -> Problem:
     """Reads the graphs and draws the validation split.
 
     Raises:
-      ValueError: If there are too few graphs for a validation part.
+      ValueError: If there are too few graphs for the validation part of a search.
       DataError: If the graphs cannot be read.
     """
     on_stage("reading the graphs")
     graphs = data.load_graphs(options.data, features=options.features)
     order = np.random.default_rng(options.split_seed).permutation(len(graphs)).astype(np.int32)
     n_valid = round(options.valid_fraction * len(graphs))
-    if not 0 < n_valid < len(graphs):
+    if has_search and not 0 < n_valid < len(graphs):
         raise ValueError(
             f"--valid-fraction {options.valid_fraction:g} of {len(graphs)} graphs leaves no "
             "training or no validation part."
@@ -127,10 +127,15 @@ class GraphStudy(TaskStudy[Config, Problem]):
         """See :meth:`Study.check`."""
         super().check(config)
         check_tile(config)
+        protocol = config.protocol
+        if protocol.given_folds and protocol.folds != ProtocolOptions.folds:
+            raise ValueError(
+                f"--given-folds: the data have their own; omit --folds {protocol.folds}."
+            )
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
-        return load_problem(config.source, on_stage)
+        return load_problem(config.source, bool(config.protocol.sweep), on_stage)
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
@@ -205,7 +210,8 @@ class GraphStudy(TaskStudy[Config, Problem]):
             f"{graphs.n_edges.mean():.1f} edges, {graphs.features.shape[1]} features, "
             f"{len(graphs.classes)} classes"
         )
-        yield f"views: {', '.join(views.kinds)}, ratio {views.ratio:g}"
+        ratio = "of the sweep" if "ratio" in SCHEMA.axes(config) else f"{views.ratio:g}"
+        yield f"views: {', '.join(views.kinds)}, ratio {ratio}"
 
     def trained(
         self, config: Config, problem: Problem, run: Run, fitted: train.FitResult

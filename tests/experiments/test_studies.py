@@ -520,7 +520,11 @@ INVALID_FLAGS = {
         (["--batch-size", "4000"], "--batch-size must be at most the 400 training graphs"),
         (["--given-folds", "True"], "--given-folds: simulated brings no folds"),
         (["--folds", "9999"], "--folds must be at most"),
-        (["--valid-fraction", "0.0001"], "leaves no training or no validation part"),
+        (["--given-folds", "True", "--folds", "5"], "--given-folds: the data have their own"),
+        (
+            ["--valid-fraction", "0.0001", "--sweep", "lr=0.1,0.2"],
+            "leaves no training or no validation part",
+        ),
         (["--features", "degrees"], "--features of simulated graphs must be tags, got 'degrees'"),
     ],
     "text": [
