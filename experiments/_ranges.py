@@ -28,6 +28,8 @@ import tyro
 
 from crl_jax import Range as Range
 
+from ._program import flag, named_values
+
 T = TypeVar("T")
 
 MAX_COUNT = 2**31 - 1
@@ -132,9 +134,30 @@ def check_flags(options: Any, ranges: Mapping[str, Range] | None = None) -> None
         try:
             read(strip_optional(kind), table[name], value)
         except ValueError as expected:
-            flag = "--" + name.replace("_", "-")
             got = " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
-            raise ValueError(f"{flag} must be {expected}, got {got}.") from None
+            raise ValueError(f"{flag(name)} must be {expected}, got {got}.") from None
+
+
+def flag_names(options: type) -> dict[str, str]:
+    """Returns the flag of each field of a dataclass."""
+    return {name: flag(name) for name in get_type_hints(options)}
+
+
+def refuse_empty_paths(arguments: list[str], *kinds: type) -> None:
+    """Rejects empty paths, as of unset variables: they would be the working directory.
+
+    Args:
+      arguments: The command line.
+      kinds: Dataclasses of its flags.
+
+    Raises:
+      ValueError: If a path is empty. The message names the flag.
+    """
+    hints = [hint for kind in kinds for hint in get_type_hints(kind).items()]
+    paths = {"data", *(name for name, kind in hints if strip_optional(kind) is Path)}
+    for name, value in named_values(arguments):
+        if name in paths and not value:
+            raise ValueError(f"{flag(name)} must not be an empty text.")
 
 
 def read(kind: Any, limits: Range | None, stored: Any) -> Any:

@@ -163,19 +163,11 @@ class Schema(Generic[C]):
             args=arguments,
             config=(tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes),
         )
-        schema._refuse_empty_paths(arguments)
+        ranges.refuse_empty_paths(arguments, *self.sections.values())
         for section in self.sections:
             ranges.check_flags(getattr(config, section), schema._ranges_with(config))
         self.check(config)
         return config
-
-    def _refuse_empty_paths(self, arguments: list[str]) -> None:
-        """Rejects empty paths, as of unset variables: they would be the working directory."""
-        hints = [hint for kind in self.sections.values() for hint in get_type_hints(kind).items()]
-        paths = {"data", *(name for name, kind in hints if ranges.strip_optional(kind) is Path)}
-        for name, value in named_values(arguments):
-            if name in paths and not value:
-                raise ValueError(f"{flag(name)} must not be an empty text.")
 
     def from_json(self, stored: Any, where: Path, base: C | None = None) -> C:
         """Returns the configuration stored by :func:`to_json`, validated in the same way as flags.

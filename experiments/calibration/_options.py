@@ -1,12 +1,15 @@
 """Command-line flags of the calibration benchmark, and their ranges."""
 
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from .._program import flag, program
-from .._ranges import COUNT, MAX_COUNT, Range, check_flags, option_group
+from .._ranges import COUNT, MAX_COUNT, Range, check_flags, option_group, refuse_empty_paths
+from .._read_options import ReadOptions
 
 _DESCRIPTION = """Measure which posteriors of a false negative can be trusted, on problems whose
 false negatives are known: scores drawn from the assumed densities, simulated interactions, classes
@@ -23,7 +26,7 @@ calibration.csv, the reliability tables, and calibration.png.
 
 
 @option_group
-class Config:
+class Config(ReadOptions):
     """Configuration of the calibration benchmark."""
 
     out: Path | None = None
@@ -54,8 +57,6 @@ class Config:
     """File of the test part, if --data is the training part alone."""
     test_rating: Annotated[float, Range()] = 4.0
     """Smallest rating of an exposed item that makes it a positive."""
-    min_rating: Annotated[float | None, Range()] = None
-    """Smallest rating of a training interaction; by default all are positives."""
 
 
 def parse(arguments: list[str] | None) -> Config:
@@ -71,7 +72,8 @@ def parse(arguments: list[str] | None) -> Config:
         args=arguments,
     )
     check_flags(config)
-    for name in ("test_data", "test_rating", "min_rating"):
+    refuse_empty_paths(sys.argv[1:] if arguments is None else arguments, Config)
+    for name in ("test_data", "test_rating", *(field.name for field in fields(ReadOptions))):
         if config.data is None and getattr(config, name) != getattr(Config, name):
             raise ValueError(f"{flag(name)} requires --data.")
     return config

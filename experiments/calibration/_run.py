@@ -17,8 +17,10 @@ import crl_jax
 from .. import _rundir as rundir
 from .. import _screen as screen
 from .._command import run
+from .._files import remove_partial
 from .._panels import STYLE, make_panels, save, write
-from ..recommend._config import SCHEMA
+from .._progress import display
+from .._ranges import flag_names
 from ._measure import ESTIMATES, MEASURES, PRIORS, Measurement, measure, on_host
 from ._options import Config, parse
 from ._posteriors import METHODS
@@ -44,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"--truths takes some of {', '.join(truths)}, got {unknown[0]!r}.")
         folder = config.out or Path("runs") / f"calibration-{time.strftime('%Y%m%d-%H%M%S')}"
         with rundir.claim(folder, "; name another directory."):
+            remove_partial(folder)
             read_files(config)
             _run(config, folder, screen.output())
             # Written last: its presence marks a complete run; without it the command can restart.
@@ -52,19 +55,19 @@ def main(arguments: list[str] | None = None) -> int:
             flags = {k: str(v) if isinstance(v, Path) else v for k, v in flags.items()}
             rundir.write_json(folder / rundir.CONFIG, {**flags, "environment": versions})
 
-    return run(command, SCHEMA.flags)
+    return run(command, flag_names(Config))
 
 
 def _run(config: Config, folder: Path, console: Console) -> None:
     results: dict[str, list[Measurement]] = {}
     posteriors: list[dict[str, Any]] = []
     estimates: list[dict[str, Any]] = []
-    with console.status("") as status:
+    with display(console) as progress:
         for name, truth in available(config).items():
             if config.truths and name not in config.truths:
                 continue
             for seed in range(config.seed, config.seed + config.seeds):
-                status.update(f"{name}, seed {seed}")
+                progress.stage(f"{name}, seed {seed}")
                 results.setdefault(name, []).append(on_host(measure(truth(config, seed))))
             # After each problem, so that an interruption loses no results.
             posteriors, estimates = [*_posterior_rows(results)], [*_estimate_rows(results)]

@@ -95,9 +95,15 @@ def _load_exposed(config: Config, seed: int) -> Problem:
     assert config.data is not None
     options = DataOptions(
         data=str(config.data), test_data=config.test_data, test_rating=config.test_rating,
-        min_rating=config.min_rating, valid_fraction=0.2, split_seed=seed,
+        valid_fraction=0.2, split_seed=seed, **config.arguments(),
     )  # fmt: skip
-    return load_problem(options)
+    problem = load_problem(options)
+    if len(problem.columns) < 2:  # a single file, of which a part would be cut at random
+        raise ValueError(
+            f"--data {config.data} has no test part of randomly exposed items; name its file by "
+            "--test-data."
+        )
+    return problem
 
 
 def _train_and_score(

@@ -1,12 +1,13 @@
 """Command-line flags of the numerical experiment, and their ranges."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from .._program import program
-from .._ranges import COUNT, MAX_COUNT, SHARE, Range, check_flags, option_group
+from .._ranges import COUNT, MAX_COUNT, SHARE, Range, check_flags, option_group, refuse_empty_paths
 
 _DESCRIPTION = """Measure the errors of the biased, the debiased (DCL) and the Bayesian (BCL)
 estimate of the mean over the true negatives, on samples of populations with known labels; the
@@ -82,10 +83,13 @@ def parse(arguments: list[str] | None) -> Config:
         args=arguments,
     )
     check_flags(config)
+    refuse_empty_paths(sys.argv[1:] if arguments is None else arguments, Config)
     largest = config.half_width / config.temperature
     if largest > 30:  # up to here the square of the exponential fits float32
         raise ValueError(
             f"--half-width / --temperature must be at most 30, got {largest:g}: larger "
             "exponentials have no square in float32."
         )
+    if config.punce_epochs != Config.punce_epochs and not config.punce_seeds:
+        raise ValueError("--punce-epochs requires --punce-seeds.")
     return config

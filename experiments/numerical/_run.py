@@ -13,8 +13,10 @@ import crl_jax
 from .. import _rundir as rundir
 from .. import _screen as screen
 from .._command import run
+from .._files import remove_partial
 from .._panels import STYLE
-from ..recommend._config import SCHEMA
+from .._progress import display
+from .._ranges import flag_names
 from . import _information as information
 from . import _nce as nce
 from . import _pairwise as pairwise
@@ -32,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = parse(arguments)
         folder = config.out or Path("runs") / f"numerical-{time.strftime('%Y%m%d-%H%M%S')}"
         with rundir.claim(folder, "; name another directory."):
+            remove_partial(folder)
             with matplotlib.rc_context(STYLE):
                 _run(config, folder, screen.output())
             # Written last: its presence marks a complete run; without it the command can restart.
@@ -39,12 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
             stored = {**dataclasses.asdict(config), "out": str(folder), "environment": versions}
             rundir.write_json(folder / rundir.CONFIG, stored)
 
-    return run(command, SCHEMA.flags)
+    return run(command, flag_names(Config))
 
 
 def _run(config: Config, folder: Path, console: Console) -> None:
     summary = []
-    with console.status("densities, scores and weights") as status:
+    with display(console) as progress:
+        progress.stage("densities, scores and weights")
         shapes.order_statistic(folder)
         shapes.class_densities(folder)
         shapes.densities(folder)
@@ -52,19 +56,19 @@ def _run(config: Config, folder: Path, console: Console) -> None:
         shapes.weight_curves(folder, config)
         shapes.smoothed_weights(folder, config)
         information.draw_ratio(folder)
-        results = sweeps.run(config, status.update)
-        status.update("NCE")
+        results = sweeps.run(config, progress.stage)
+        progress.stage("NCE")
         nce.draw(folder, nce.measure(config.seed))
-        status.update("debiased pairwise loss")
+        progress.stage("debiased pairwise loss")
         pairwise.draw(folder, config.seed, 2 * config.anchors)
-        status.update("sampling risk")
+        progress.stage("sampling risk")
         risk.draw(folder, risk.grow(config.seed, 2 * config.anchors))
-        status.update("mutual information")
+        progress.stage("mutual information")
         information.draw_bounds(folder, information.grow(config.seed, 3 * config.anchors))
-        status.update("figures")
+        progress.stage("figures")
         sweeps.draw(folder, config, results)
         if config.punce_seeds:
-            rows = punce.compare(config.punce_seeds, config.punce_epochs, status.update)
+            rows = punce.compare(config.punce_seeds, config.punce_epochs, progress.stage)
             summary = punce.summarize(rows)
             punce.draw(folder, rows, summary)
     sweeps.report(console, config, results)

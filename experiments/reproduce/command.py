@@ -12,12 +12,12 @@ import tyro
 
 from .._command import run
 from .._program import flag, program
-from .._ranges import check_flags
+from .._ranges import check_flags, flag_names, refuse_empty_paths
 from .._registry import entry_name_type
 from .._screen import output, printable
 from .._signals import advise
-from ..recommend._config import SCHEMA
 from . import chapter_3, chapter_4, chapter_5, images, smoothing, sources, statistics, texts
+from .tables import published_datasets
 from .targets import Options, Target
 
 _DESCRIPTION = """Reproduce tables and figures of the dissertation.
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
             advise(lambda: "The same command resumes.")
             TARGETS[options.target].run(options, output())
 
-    return run(command, SCHEMA.flags)
+    return run(command, flag_names(Options))
 
 
 def parse(arguments: list[str]) -> Options:
@@ -78,6 +78,7 @@ def parse(arguments: list[str]) -> Options:
         options_class, prog=name, args=arguments, description=_DESCRIPTION.format(name)
     )
     check_flags(options)
+    refuse_empty_paths(arguments, Options)
     target = TARGETS[options.target]
     options = dataclasses.replace(options, setting=options.setting or target.settings[0])
     for field in dataclasses.fields(Options):
@@ -94,6 +95,9 @@ def parse(arguments: list[str]) -> Options:
     for name in ("estimate", "sweep"):
         if getattr(options, name) and options.setting != target.settings[-1]:
             raise ValueError(f"--{name} requires --setting {target.settings[-1]}.")
+    if options.dataset is not None and options.dataset not in published_datasets():
+        known = ", ".join(published_datasets())
+        raise ValueError(f"--dataset takes one of {known}, got {options.dataset!r}.")
     target.check(options)
     return options
 

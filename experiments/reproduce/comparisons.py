@@ -148,7 +148,8 @@ def with_sweep(methods: Sequence[Method], sweep: Sequence[str]) -> list[Method]:
         parsed[label, name] = numbers
     for (label, name), numbers in sorted(parsed.items()):  # those of all methods first
         if label and label not in accepted:
-            raise ValueError(f"--sweep takes a method among {', '.join(accepted)}, got {label!r}.")
+            known = ", ".join(f'"{name}"' for name in accepted)
+            raise ValueError(f'--sweep takes a method among {known}, got "{label}".')
         labels = [each for each in ([label] if label else accepted) if name in accepted[each]]
         if not labels:
             known = ", ".join(

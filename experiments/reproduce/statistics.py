@@ -1,6 +1,6 @@
 """Tables 3.1, 4.1, 5.1 and 6.2: statistics of the datasets."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from crl_jax import data
 
+from .._program import flag
 from .._rundir import write_csv, write_text
 from .contrastive import BUDGETS
 from .data import (
@@ -31,6 +32,14 @@ _RATED = ("ml-100k", "ml-1m", "yahoo-r3")
 _IMAGES = tuple(data.IMAGE_SETS)
 _METHOD = "data"
 """Method of the published statistics, which have no encoder."""
+
+
+def _check(options: Options, names: Collection[str]) -> None:
+    """Raises ``ValueError`` if datasets are unknown, or for flags of trainings."""
+    check_datasets(options, names)
+    for name in ("seeds", "epochs"):
+        if getattr(options, name) != getattr(Options, name):
+            raise ValueError(f"{options.target} trains nothing: omit {flag(name)}.")
 
 
 def load_rated_datasets(options: Options, console: Console) -> list[Problem]:
@@ -144,7 +153,7 @@ def _target(
         time="under 1 min, measured (no training)",
         flags=("datasets",),
         settings=("published",),
-        check=partial(check_datasets, names=names),
+        check=partial(_check, names=names),
     )
 
 

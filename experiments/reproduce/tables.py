@@ -293,6 +293,13 @@ def _line(cells: Sequence[Any]) -> str:
 
 
 @cache
+def published_datasets() -> tuple[str, ...]:
+    """Returns the names of all datasets with published results."""
+    with _PUBLISHED.open(newline="") as file:
+        return tuple(sorted({row["dataset"] for row in csv.DictReader(file)}))
+
+
+@cache
 def published(table: str, dataset: str, encoder: str) -> dict[str, dict[str, float]]:
     """Returns metrics by method, ``{"bns": {"ndcg@20": 0.4176, …}, …}``; empty if not published.
 

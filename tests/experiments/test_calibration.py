@@ -7,6 +7,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.commands import one_line
+from _helpers.files import write
 
 from experiments.calibration import main
 from experiments.calibration._measure import measure
@@ -146,13 +148,21 @@ def test_command_writes_tables_and_figure(tmp_path, capsys, monkeypatch):
         (["--truths", "planted-0.9", "--data", "nowhere"], "nowhere"),
         (["--images", "nowhere"], "nowhere"),
         (["--test-rating", "3"], "--test-rating requires --data"),
+        (["--rating-col", "stars"], "--rating-col requires --data"),
+        (["--images", ""], "--images must not be an empty text"),
+        (["--data", "rated.csv"], "rated.csv has no test part of randomly exposed items"),
+        (["--data", "unrated.csv"], "name their column by --rating-col"),
         (["--examples", "100"], "--examples must be a whole number in [500, "),
     ],
 )
-def test_rejects_invalid_flags_before_first_problem(flags, message, tmp_path, capsys):
-    out = tmp_path / "other"
+def test_rejects_invalid_flags_before_first_problem(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    out, pairs = tmp_path / "other", [f"{u},{i}" for u in range(9) for i in range(9) if u != i]
+    write(tmp_path / "unrated.csv", "\n".join(["user,item", *pairs]))
+    rated = [f"{pair},{4 + n % 2}" for n, pair in enumerate(pairs)]
+    write(tmp_path / "rated.csv", "\n".join(["user,item,rating", *rated]))
     assert main([*flags, "--out", str(out)]) == 2
-    assert message in capsys.readouterr().err
+    assert message in one_line(capsys.readouterr().err)
     assert not [*out.glob("*.csv")]
 
 

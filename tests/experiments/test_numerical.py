@@ -415,6 +415,8 @@ def test_densities_histograms_and_weights_are_normalized(finished):
         ("--temperature nan", "--temperature must be a number of at least 0.01, got nan"),
         ("--punce-seeds -1", "--punce-seeds must be a whole number in [0, 2147483647]"),
         ("--half-width 40", "--half-width / --temperature must be at most 30"),
+        ("--punce-epochs 3", "--punce-epochs requires --punce-seeds."),
+        ("--out=", "--out must not be an empty text."),
     ],
 )
 def test_rejects_invalid_flags(flags, message, tmp_path, capsys):

@@ -132,7 +132,7 @@ def test_sweep_applies_to_all_methods_or_one():
         (["tau_plus=nan"], "with distinct finite numbers"),
         (["lr=-1"], "--sweep lr must not be negative, got 'lr=-1'"),
         (["dpl.lr=1", "dpl.lr=2"], "--sweep dpl.lr is given twice"),
-        (["bcl.lr=1"], "takes a method among bpr, dpl, got 'bcl'"),
+        (["bcl.lr=1"], 'takes a method among "bpr", "dpl", got "bcl"'),
         (["tau=1"], "takes one of lr, weight_decay, init_scale, .*tau_plus.*, got 'tau'"),
         (["bpr.tau_plus=0.1"], "takes one of lr, .*, got 'tau_plus'"),
     ],
