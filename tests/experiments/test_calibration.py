@@ -83,24 +83,33 @@ def test_measures_use_only_labelled_samples():
     assert got.methods["known"]["oracle"]["ece"] < 2 * noise(scores.oracle[:, :100])
 
 
-def test_posteriors_ignore_masked_samples():
-    scores = planted(CONFIG, 0, alpha=0.9)
-    where = jnp.arange(200) % 3 > 0
+@pytest.mark.parametrize("name", METHODS)
+def test_posteriors_ignore_masked_samples(name):
+    scores = planted_priors(CONFIG, 0)  # has the optional inputs of all methods
+    where, where_pos = jnp.arange(200) % 3 > 0, jnp.arange(scores.pos.shape[1]) > 3
+    every = jnp.broadcast_to(where, scores.neg.shape)
     masked = scores._replace(
         neg=jnp.where(where, scores.neg, 7.0),
-        where=jnp.broadcast_to(where, scores.neg.shape),
-        labelled=jnp.broadcast_to(where, scores.neg.shape),
+        prior=jnp.where(where, scores.prior, 0.9),
+        where=every,
+        labelled=every,
+        pos=jnp.where(where_pos, scores.pos, 7.0),
+        where_pos=jnp.broadcast_to(where_pos, scores.pos.shape),
     )
-    compact = scores._replace(**{
-        name: getattr(scores, name)[:, where]
-        for name in ("neg", "where", "is_false", "labelled", "oracle")
-    })  # fmt: skip
-    for name, method in METHODS.items():
-        if method.needs is None:
-            tau_plus, auc = jnp.float32(0.1), jnp.float32(0.8)
-            got = method.posterior(masked, tau_plus, auc)[:, where]
-            want = method.posterior(compact, tau_plus, auc)
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6, err_msg=name)
+    fields = ("neg", "where", "is_false", "labelled", "oracle", "prior")
+    compact = scores._replace(
+        **{field: getattr(scores, field)[:, where] for field in fields},
+        pos=scores.pos[:, where_pos],
+        where_pos=scores.where_pos[:, where_pos],
+    )
+    method, (tau_plus, auc) = METHODS[name], jnp.float32([0.1, 0.8])
+    assert method.needs is None or getattr(scores, method.needs) is not None
+    got = method.posterior(masked, tau_plus, auc)[:, where]
+    want = method.posterior(compact, tau_plus, auc)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    everything = method.posterior(scores, tau_plus, auc)[:, where]
+    if name not in ("constant", "oracle"):  # all others depend on the unlabelled samples
+        assert np.abs(everything - want).max() > 1e-3
 
 
 def test_oracle_ignores_labels_of_own_anchor():
