@@ -45,9 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
         if unknown := [name for name in config.truths if name not in truths]:
             raise ValueError(f"--truths takes some of {', '.join(truths)}, got {unknown[0]!r}.")
         folder = config.out or Path("runs") / f"calibration-{time.strftime('%Y%m%d-%H%M%S')}"
+        rundir.check_out(folder)
+        read_files(config)
         with rundir.claim(folder, "; name another directory."):
             remove_partial(folder)
-            read_files(config)
             _run(config, folder, screen.output())
             # Written last: its presence marks a complete run; without it the command can restart.
             versions = {"crl_jax": crl_jax.__version__, "jax": jax.__version__}

@@ -14,7 +14,7 @@ from tyro.conf import UseAppendAction
 
 from .._progress import Display, display
 from .._ranges import COUNT, POSITIVE, Range, option_group
-from .._rundir import lock_file, make_out
+from .._rundir import check_out, lock_file, make_out
 from .methods import Method, Problem
 from .outcomes import Outcome, pool
 from .store import ranking_path, run_once
@@ -143,8 +143,9 @@ class Target:
         The output folder is locked against other processes with the same target. Trainings that
         several targets share are locked individually, during training.
         """
-        make_out(options.out)
+        check_out(options.out)
         problems, title = self.load(options, console), self.numbered_title(options.target)
+        make_out(options.out)  # after the data, which may be invalid
         busy = f"another process is making {options.target} in {options.out}; wait for it to end."
         with lock_file(options.out / f".{options.target}.lock", busy=busy):
             for folder, (problem, *_) in groupby(problems, attrgetter("folder")):

@@ -172,7 +172,7 @@ def test_rejects_invalid_flags_before_first_problem(flags, message, tmp_path, mo
     write(tmp_path / "rated.csv", "\n".join(["user,item,rating", *rated]))
     assert main([*flags, "--out", str(out)]) == 2
     assert message in one_line(capsys.readouterr().err)
-    assert not [*out.glob("*.csv")]
+    assert not out.exists()
 
 
 def test_random_exposure_labels_rated_test_items(tmp_path):

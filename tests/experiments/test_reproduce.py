@@ -216,6 +216,7 @@ def test_rejects_folder_without_split(tmp_path, capsys):
     (tmp_path / "u.data").write_text("1\t2\t3\t4\n1\t3\t3\t4\n")
     assert main(["table-4.2", "--data", str(tmp_path), "--out", str(tmp_path / "o")]) == 2
     assert "must hold a training and a test part" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "o").exists()
 
 
 def test_target_list_shows_result_files(tmp_path, capsys):
