@@ -27,7 +27,7 @@ def parameters(thing) -> set[str]:
     """Returns the parameters of a function, or of the constructor of a class."""
     try:
         return set(inspect.signature(thing).parameters)
-    except ValueError:  # a class without a constructor of its own
+    except ValueError:  # a built-in class without a signature
         return set()
 
 
