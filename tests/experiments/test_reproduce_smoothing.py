@@ -60,7 +60,7 @@ def test_target_writes_row_per_depth_vectors_and_seed(tmp_path, monkeypatch):
         layers = method.minibatch.layers
         encoder = models.LightGCN.from_interactions(problem.train, dim=4, n_layers=layers)
         params = {seed: encoder.init(jax.random.key(int(seed))) for seed in rest["seeds"]}
-        return SimpleNamespace(encoder=encoder, run=params.__getitem__)
+        return SimpleNamespace(encoder=encoder, get_params=params.__getitem__)
 
     monkeypatch.setattr(smoothing, "fit_minibatch", fit)
     monkeypatch.setattr(smoothing, "LAYERS", (1, 2))
