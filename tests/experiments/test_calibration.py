@@ -147,7 +147,9 @@ def test_command_writes_tables_and_figure(tmp_path, capsys, monkeypatch):
     }  # fmt: skip
     config = json.loads((out / "config.json").read_text())
     assert (config["seeds"], config["out"]) == (2, str(out))
-    assert "calibration error" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "planted-0.9, seed 1\n" in printed
+    assert "calibration error" in printed
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ from experiments._program import flag
 from experiments._schema import to_json
 from experiments._study_command import configure
 from experiments._task_study import with_remat
+from experiments.graphs._config import DataOptions as GraphOptions
+from experiments.graphs._study import load_problem as load_graph_problem
 from experiments.recommend import main as recommend
 from experiments.view_losses import LOSSES
 
@@ -485,6 +487,16 @@ def test_every_loss_gets_its_hyperparams(name, flags, temperature, loss, texts):
     share = 1 / of.n_classes
     assert task.hyperparams.get("tau_plus", share) == pytest.approx(share)
     assert study.schema.from_json(to_json(config), Path("config.json")) == config
+
+
+def test_few_graphs_need_no_validation_part_without_search(tmp_path):
+    path = tmp_path / "FOUR.txt"
+    path.write_text("4\n" + "".join(f"2 {i % 2}\n0 1 1\n0 1 0\n" for i in range(4)))
+    options = GraphOptions(data=str(path))
+    problem = load_graph_problem(options, has_search=False, on_stage=print)
+    assert problem.all.tolist() == [0, 1, 2, 3]
+    with raises(ValueError, match=r"^--valid-fraction 0\.1 of 4 graphs leaves no"):
+        load_graph_problem(options, has_search=True, on_stage=print)
 
 
 def test_flags_and_sweeps_reach_graph_views(texts):
