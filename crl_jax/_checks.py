@@ -184,12 +184,14 @@ def check_finite(name: str, array: np.ndarray) -> None:
 
 def check_distinct(name: str, values: Sequence[Hashable] | np.ndarray) -> None:
     """Raises ``ValueError`` if a value occurs more than once."""
-    counts = Counter(values.tolist() if isinstance(values, np.ndarray) else values)
-    repeated = [value for value, count in counts.items() if count > 1]
-    if repeated:
-        raise ValueError(
-            f"`{name}` must be distinct, got {repeated[0]!r} {counts[repeated[0]]} times."
-        )
+    if isinstance(values, np.ndarray):  # millions of ids, of which a dictionary takes much memory
+        unique, counts = np.unique(values, return_counts=True)
+        items = zip(unique[counts > 1].tolist(), counts[counts > 1].tolist())
+    else:
+        items = (item for item in Counter(values).items() if item[1] > 1)
+    if repeated := next(items, None):
+        value, count = repeated
+        raise ValueError(f"`{name}` must be distinct, got {value!r} {count} times.")
 
 
 def check_sequences(name: str, rows: Any) -> None:
