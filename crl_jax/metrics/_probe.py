@@ -297,10 +297,8 @@ def _solve_ridge(
     else:
         order = jnp.argsort(-l2)
         scores = jax.lax.map(loo_accuracy, l2[order])
-        valid_accuracy, chosen = (
-            jnp.zeros_like(scores).at[order].set(scores),
-            order[jnp.argmax(scores)],
-        )
+        valid_accuracy = jnp.zeros_like(scores).at[order].set(scores)
+        chosen = order[jnp.argmax(scores)]
     factor = root(l2[chosen])
 
     def refine(_: Array, kernel: Array) -> Array:

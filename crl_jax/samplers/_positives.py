@@ -169,8 +169,8 @@ def sample_absent(
     is_repeated = jnp.pad(listed[:, 1:] == listed[:, :-1], ((0, 0), (1, 0)))
     listed = jnp.sort(jnp.where(is_repeated, n_items, listed), axis=1)
     n_absent = n_items - jnp.sum(listed < n_items, axis=1, dtype=jnp.int32)
-    rank = jnp.arange(lists.shape[1], dtype=listed.dtype)
-    gaps = jnp.where(listed < n_items, listed - rank[None], n_items).astype(jnp.int32)
+    column = jnp.arange(lists.shape[1], dtype=listed.dtype)
+    gaps = jnp.where(listed < n_items, listed - column[None], n_items).astype(jnp.int32)
     rank = randint_below(key, (n, len(lists)), n_absent)
     low = jnp.arange(len(lists), dtype=jnp.int32) * lists.shape[1]
     high, rounds = low + lists.shape[1], lists.shape[1].bit_length()

@@ -122,5 +122,5 @@ def test_weights_are_selected_sequentially(split):
     )
     assert first == 1
     assert below < 1
-    assert chosen == pytest.approx(1)
+    assert chosen == pytest.approx(1, rel=1e-12)
     assert third == 0

@@ -479,7 +479,7 @@ def test_rejects_host_batches_smaller_than_batch_size():
         line(batches=HostBatches.from_arrays((X, X), 4), config=TrainConfig(8), epochs=1)
 
 
-def test_run_rejects_index_out_of_range():
+def test_get_params_rejects_index_out_of_range():
     fitted = line(epochs=1, seeds=[0, 1])
     assert fitted.get_params(-1)["slope"] == fitted.get_params(1)["slope"]
     for index in (2, -3):
