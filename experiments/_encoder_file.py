@@ -14,7 +14,7 @@ from crl_jax import models, tasks, train
 
 from . import _rundir as rundir
 from ._program import program
-from ._ranges import option_group
+from ._ranges import option_group, parse_flags
 from ._schema import Schema
 from ._screen import output, plain
 from ._trained_model import BLOCK, TrainedModel
@@ -54,9 +54,9 @@ def embed_command(
     """
 
     def main(arguments: list[str]) -> None:
-        options = tyro.cli(
-            kind, prog=f"{program(command)} embed", description=description, args=arguments,
-            config=(tyro.conf.FlagConversionOff,),
+        options = parse_flags(
+            kind, f"{program(command)} embed", description, arguments,
+            (tyro.conf.FlagConversionOff,),
         )  # fmt: skip
         options.check()
         rundir.make_out_for(options.out)

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import operator
+import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -136,6 +137,28 @@ def check_flags(options: Any, ranges: Mapping[str, Range] | None = None) -> None
         except ValueError as expected:
             got = " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
             raise ValueError(f"{flag(name)} must be {expected}, got {got}.") from None
+
+
+def parse_flags(
+    kind: type[T], prog: str, description: str | None, arguments: list[str] | None,
+    config: tuple[Any, ...] = (),
+) -> T:  # fmt: skip
+    """Parses the flags of a dataclass and checks their numbers and paths.
+
+    Args:
+      kind: The dataclass.
+      prog: Name of the command in the help text.
+      description: Its description; by default the docstring of the dataclass.
+      arguments: The command line; by default that of the process.
+      config: Configuration of tyro.
+
+    Raises:
+      ValueError: If a number is out of range or a path is empty. The message names the flag.
+    """
+    options = tyro.cli(kind, prog=prog, description=description, args=arguments, config=config)
+    check_flags(options)
+    refuse_empty_paths(sys.argv[1:] if arguments is None else arguments, kind)
+    return options
 
 
 def flag_names(options: type) -> dict[str, str]:

@@ -1,14 +1,11 @@
 """Command-line flags of the calibration benchmark, and their ranges."""
 
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from .._program import flag, program
-from .._ranges import COUNT, MAX_COUNT, Range, check_flags, option_group, refuse_empty_paths
+from .._ranges import COUNT, MAX_COUNT, Range, option_group, parse_flags
 from .._read_options import ReadOptions
 
 _DESCRIPTION = """Measure which posteriors of a false negative can be trusted, on problems whose
@@ -65,14 +62,8 @@ def parse(arguments: list[str] | None) -> Config:
     Raises:
       ValueError: If a number is out of range, or a flag requires another. The message names it.
     """
-    config = tyro.cli(
-        Config,
-        prog=program("calibration"),
-        description=_DESCRIPTION.format(program("calibration")),
-        args=arguments,
-    )
-    check_flags(config)
-    refuse_empty_paths(sys.argv[1:] if arguments is None else arguments, Config)
+    command = program("calibration")
+    config = parse_flags(Config, command, _DESCRIPTION.format(command), arguments)
     for name in ("test_data", "test_rating", *(field.name for field in fields(ReadOptions))):
         if config.data is None and getattr(config, name) != getattr(Config, name):
             raise ValueError(f"{flag(name)} requires --data.")

@@ -1,13 +1,10 @@
 """Command-line flags of the numerical experiment, and their ranges."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
 from .._program import program
-from .._ranges import COUNT, MAX_COUNT, SHARE, Range, check_flags, option_group, refuse_empty_paths
+from .._ranges import COUNT, MAX_COUNT, SHARE, Range, option_group, parse_flags
 
 _DESCRIPTION = """Measure the errors of the biased, the debiased (DCL) and the Bayesian (BCL)
 estimate of the mean over the true negatives, on samples of populations with known labels; the
@@ -76,14 +73,8 @@ def parse(arguments: list[str] | None) -> Config:
     Raises:
       ValueError: If a number is out of range. The message names the flag.
     """
-    config = tyro.cli(
-        Config,
-        prog=program("numerical"),
-        description=_DESCRIPTION.format(program("numerical")),
-        args=arguments,
-    )
-    check_flags(config)
-    refuse_empty_paths(sys.argv[1:] if arguments is None else arguments, Config)
+    command = program("numerical")
+    config = parse_flags(Config, command, _DESCRIPTION.format(command), arguments)
     largest = config.half_width / config.temperature
     if largest > 30:  # up to here the square of the exponential fits float32
         raise ValueError(

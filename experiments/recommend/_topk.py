@@ -16,7 +16,7 @@ from crl_jax import data, metrics, models
 
 from .._files import named
 from .._program import program
-from .._ranges import option_group
+from .._ranges import option_group, parse_flags
 from .._rundir import make_out_for
 from .._screen import output, plain
 from ._saved import RankingModel, load_model, score_fn_and_params
@@ -56,10 +56,9 @@ def main(arguments: list[str]) -> None:
     Raises:
       ValueError: If flags contradict each other, or the run or the user does not exist.
     """
-    options = tyro.cli(
-        TopK, prog=program("recommend topk"), args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )  # fmt: skip
+    options = parse_flags(
+        TopK, program("recommend topk"), None, arguments, (tyro.conf.FlagCreatePairsOff,)
+    )
     if options.all == (options.user is not None):
         raise ValueError("Give one of --user ID and --all.")
     if options.all and options.out is None:

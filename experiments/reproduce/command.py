@@ -12,7 +12,7 @@ import tyro
 
 from .._command import run
 from .._program import flag, program
-from .._ranges import check_flags, flag_names, refuse_empty_paths
+from .._ranges import flag_names, parse_flags
 from .._registry import entry_name_type
 from .._screen import output, printable
 from .._signals import advise
@@ -74,11 +74,7 @@ def parse(arguments: list[str]) -> Options:
         Options.__name__, [("target", kind)], bases=(Options,), frozen=True
     )
     name = program("reproduce")
-    options = tyro.cli(
-        options_class, prog=name, args=arguments, description=_DESCRIPTION.format(name)
-    )
-    check_flags(options)
-    refuse_empty_paths(arguments, Options)
+    options = parse_flags(options_class, name, _DESCRIPTION.format(name), arguments)
     target = TARGETS[options.target]
     options = dataclasses.replace(options, setting=options.setting or target.settings[0])
     for field in dataclasses.fields(Options):

@@ -13,7 +13,7 @@ from crl_jax import data, tasks, train
 
 from .. import _encoder_file as file
 from .._program import program
-from .._ranges import COUNT, check_flags, option_group
+from .._ranges import COUNT, option_group, parse_flags
 from .._read_options import ReadOptions
 from .._rundir import make_out_for, read_arrays, write_csv
 from .._screen import output, plain
@@ -51,11 +51,10 @@ def main(arguments: list[str]) -> None:
     Raises:
       ValueError: If the run or the histories do not exist, or share no item.
     """
-    options = tyro.cli(
-        RecommendOptions, prog=f"{program('sequences')} recommend", description=_DESCRIPTION,
-        args=arguments, config=(tyro.conf.FlagConversionOff,),
+    options = parse_flags(
+        RecommendOptions, f"{program('sequences')} recommend", _DESCRIPTION, arguments,
+        (tyro.conf.FlagConversionOff,),
     )  # fmt: skip
-    check_flags(options)
     make_out_for(options.out)
     task, variables, item_ids = load_task(options.run)
     if options.k > len(item_ids):

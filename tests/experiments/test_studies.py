@@ -561,6 +561,7 @@ INVALID_FLAGS = {
         (["--weights", "nowhere", "--width", "9"], "--weights bring their own --width"),
         (["--text-col", "body"], "expected a column 'body'"),
         (["embed", "--run", "nowhere", "--texts", "a", "--data", "b"], "give one of them"),
+        (["embed", "--run", "", "--texts", "a"], "--run must not be an empty text"),
         (["embed", "--run", "nowhere", "--text-col", "1"], "--text-col 1 is a column of --data"),
     ],
     "pairs": [
